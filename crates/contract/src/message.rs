@@ -92,109 +92,62 @@ pub struct Terminal {
 /// The kernel's `struct termios`, as TCSETS takes it (ioctl_tty(2)).
 pub type TerminalSettings = [u8; 36];
 
-/// A step of stage2, for messages "step: cause".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Step {
-    /// Bring up the loopback interface.
-    LoopbackUp = 1,
-    /// Bind the proxy's port on the loopback.
-    BindProxyPort = 2,
-    /// Fork the relay.
-    StartRelay = 3,
-    /// Send the hello with the listener.
-    SendHello = 4,
-    /// Read the host's go.
-    ReadGo = 5,
-    /// Take over standard input, output and error.
-    TakeStreams = 6,
-    /// Enter the working directory.
-    EnterDirectory = 7,
-    /// Mark every other descriptor close-on-exec.
-    CloseDescriptors = 8,
-    /// Enter a Landlock domain.
-    Landlock = 9,
-    /// Install the stage's seccomp filter.
-    Seccomp = 10,
-    /// Execute the command.
-    Exec = 11,
-    /// Make the stage's terminal.
-    Terminal = 12,
-    /// Read the host's description of the sandbox.
-    ReadConstruction = 13,
-    /// Become the stage's user.
-    TakeUser = 14,
-    /// Make the root of the file tree.
-    MakeRoot = 15,
-    /// Leave the host's file tree.
-    LeaveHost = 16,
-    /// Give up every capability.
-    DropCapabilities = 17,
-    /// Start the process that becomes the stage.
-    StartStage = 18,
-    /// Attach the trees of another user.
-    Stage = 19,
-    /// Make a mount namespace, and a user namespace for an ordinary user.
-    MakeNamespace = 20,
-    /// Execute bubblewrap.
-    ExecuteBwrap = 21,
+/// Defines the steps of a process that is not this one, each with its number in a message and a description that follows "cannot".
+#[macro_export]
+macro_rules! steps {
+    ($(#[$about:meta])* pub enum $name:ident { $($step:ident = $number:literal, $text:literal;)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $name {
+            $(#[doc = concat!("Cannot ", $text, ".")] $step = $number,)*
+        }
+
+        impl $name {
+            /// Describes the step, worded to follow "cannot".
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$step => $text,)*
+                }
+            }
+
+            /// Returns the step with a number.
+            #[must_use]
+            pub fn from_byte(byte: u8) -> Option<Self> {
+                match byte {
+                    $($number => Some(Self::$step),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl Step {
-    const ALL: [Self; 21] = [
-        Self::LoopbackUp,
-        Self::BindProxyPort,
-        Self::StartRelay,
-        Self::SendHello,
-        Self::ReadGo,
-        Self::TakeStreams,
-        Self::EnterDirectory,
-        Self::CloseDescriptors,
-        Self::Landlock,
-        Self::Seccomp,
-        Self::Exec,
-        Self::Terminal,
-        Self::ReadConstruction,
-        Self::TakeUser,
-        Self::MakeRoot,
-        Self::LeaveHost,
-        Self::DropCapabilities,
-        Self::StartStage,
-        Self::Stage,
-        Self::MakeNamespace,
-        Self::ExecuteBwrap,
-    ];
-
-    /// Describes the step, worded to follow "cannot".
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LoopbackUp => "bring up the sandbox's loopback interface",
-            Self::BindProxyPort => "bind the proxy's port on the sandbox's loopback",
-            Self::StartRelay => "start the relay",
-            Self::SendHello => "send the listener to the host side",
-            Self::ReadGo => "read the host side's answer",
-            Self::TakeStreams => "take over the stage's standard streams",
-            Self::EnterDirectory => "enter the working directory",
-            Self::CloseDescriptors => "close inherited descriptors",
-            Self::Landlock => "enter a Landlock domain",
-            Self::Seccomp => "install the stage's seccomp filter",
-            Self::Exec => "execute the command",
-            Self::Terminal => "give the stage a terminal of its own",
-            Self::ReadConstruction => "read the host side's description of the sandbox",
-            Self::TakeUser => "become the stage's user",
-            Self::MakeRoot => "make the root of the sandbox's file tree",
-            Self::LeaveHost => "leave the host's file tree",
-            Self::DropCapabilities => "give up capabilities",
-            Self::StartStage => "start the process that becomes the stage",
-            Self::Stage => "attach the trees of the view",
-            Self::MakeNamespace => "make a mount namespace",
-            Self::ExecuteBwrap => "execute bubblewrap",
-        }
-    }
-
-    fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|step| *step as u8 == byte)
+steps! {
+    /// A step of stage2, for messages "step: cause".
+    pub enum Step {
+        LoopbackUp = 1, "bring up the sandbox's loopback interface";
+        BindProxyPort = 2, "bind the proxy's port on the sandbox's loopback";
+        StartRelay = 3, "start the relay";
+        SendHello = 4, "send the listener to the host side";
+        ReadGo = 5, "read the host side's answer";
+        TakeStreams = 6, "take over the stage's standard streams";
+        EnterDirectory = 7, "enter the working directory";
+        CloseDescriptors = 8, "close inherited descriptors";
+        Landlock = 9, "enter a Landlock domain";
+        Seccomp = 10, "install the stage's seccomp filter";
+        Exec = 11, "execute the command";
+        Terminal = 12, "give the stage a terminal of its own";
+        ReadConstruction = 13, "read the host side's description of the sandbox";
+        TakeUser = 14, "become the stage's user";
+        MakeRoot = 15, "make the root of the sandbox's file tree";
+        LeaveHost = 16, "leave the host's file tree";
+        DropCapabilities = 17, "give up capabilities";
+        StartStage = 18, "start the process that becomes the stage";
+        Stage = 19, "attach the trees of the view";
+        MakeNamespace = 20, "make a mount namespace";
+        ExecuteBwrap = 21, "execute bubblewrap";
     }
 }
 
