@@ -53,7 +53,7 @@ mod words;
 
 pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
-pub use decision::{Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Vetted};
+pub use decision::{Admitted, BudgetKey, Decision, Denial, Entrusted, Grant, MAX_ADDRS, Vetted};
 pub use effect::{Effect, EffectKind, EffectSet};
 pub use escape::{os_words, printable, printable_ascii, shell_word};
 pub use file::{FileError, FileRole, PolicyFile, View};
