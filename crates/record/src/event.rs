@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use exeat_policy::Mode;
 use exeat_policy::preset::{self, Risk};
 use exeat_policy::{Host, HostName, Origin, Reason, Rule, Target, Verdict, words};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{ConnId, RunId};
@@ -619,14 +620,5 @@ pub enum StoppedBy {
 
 /// Returns the name of a signal (signal(7)) on x86-64 and aarch64, such as `SIGTERM`; `SIG64` for a number without a name.
 pub fn signal_name(signal: i32) -> String {
-    const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-    ];
-    let at = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
-    match at.and_then(|at| NAMES.get(at)) {
-        Some(name) => format!("SIG{name}"),
-        None => format!("SIG{signal}"),
-    }
+    Signal::try_from(signal).map_or_else(|_| format!("SIG{signal}"), |known| known.as_str().to_owned())
 }
