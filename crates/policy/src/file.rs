@@ -14,7 +14,6 @@ use crate::sandbox::{
 };
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
-use crate::words;
 
 mod bind;
 mod error;
@@ -27,6 +26,7 @@ mod rule;
 pub(crate) mod sections;
 mod settings;
 
+pub use crate::sandbox::View;
 pub use bind::{BindError, BindSpec, PathSpec};
 pub use error::{FileError, Problem};
 pub use keys::nearest;
@@ -85,20 +85,6 @@ pub struct PolicyFile {
     pub audit_sync: Option<bool>,
     /// The work directory, if the file names one. Our own format does not: the stage works where the caller is.
     pub work: Option<WorkDir>,
-}
-
-words! {
-    /// The part of the host's files that the stage sees, the narrowest first.
-    #[derive(Default, PartialOrd, Ord, Hash)]
-    pub enum View {
-        /// Only what is declared, plus `/nix/store` where it exists.
-        Minimal = "minimal",
-        /// The system's trees and the toolchains on PATH read-only, the working directory writable.
-        #[default]
-        Project = "project",
-        /// The whole tree read-only with credentials masked.
-        Host = "host",
-    }
 }
 
 /// The work directory of a stage, if its policy names one.

@@ -474,14 +474,7 @@ fn canonical_rule(rule: &Rule) -> (String, String) {
     put("reason", rule.note.reason.clone());
     put("approved_by", rule.note.approved_by.clone());
     put("expires", rule.note.expires.map(|day| day.to_string()));
-    put(
-        "tls",
-        match rule.note.tls {
-            TlsCheck::Auto => None,
-            TlsCheck::Sni => Some("sni".into()),
-            TlsCheck::Off => Some("off".into()),
-        },
-    );
+    put("tls", (rule.note.tls != TlsCheck::Auto).then(|| rule.note.tls.to_string()));
     if let Some(size) = rule.note.max_upload {
         map.insert("max_upload".to_owned(), size.get().into());
     }

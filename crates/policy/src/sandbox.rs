@@ -1,4 +1,4 @@
-//! Defines the words of a policy about how a stage is confined, apart from hosts and files.
+//! Defines the words of a policy about how a stage is confined.
 
 use crate::words;
 
@@ -71,6 +71,18 @@ words! {
         On = "on",
         /// No program is served.
         Off = "off",
+    }
+
+    /// The part of the host's files that the stage sees, the narrowest first.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub enum View {
+        /// Only what is declared, plus `/nix/store` where it exists.
+        Minimal = "minimal",
+        /// The system's trees and the toolchains on PATH read-only, the working directory writable.
+        #[default]
+        Project = "project",
+        /// The whole tree read-only with credentials masked.
+        Host = "host",
     }
 
     /// The place where package managers keep their downloads.
