@@ -149,11 +149,12 @@ pub(super) fn find(
         let Names { missing, patterns, links, pointers, bare, repositories, held, further, everywhere } =
             names;
         let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
-        let (covered, read_only) = Default::default();
+        let (removed, covered, read_only) = Default::default();
         let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
         Missing {
             tree,
             names,
+            removed,
             patterns,
             links,
             pointers,

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use exeat_compose::Calls;
 use exeat_files::layout::Mount;
-use exeat_files::protected::{Obeyed, let_through};
+use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Live, Missing, MissingName, Settlement,
-    Watch, finish_until, settle_interrupted,
+    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Live, Missing, Settlement, Watch,
+    finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
@@ -119,8 +119,7 @@ pub(super) fn watch_remade<'a>(
 ) -> Vec<Watch> {
     let watch = |path: &PathBuf| {
         let (tree, name) = place_of(plan, path)?;
-        let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
-        Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
+        Watch::start(Missing { tree, removed: vec![name], ..Missing::default() }, keeper.clone()).ok()
     };
     paths.filter_map(watch).collect()
 }
