@@ -607,12 +607,16 @@ impl Record {
 
     /// Returns `host:port`, printable; `None` if the record has no host.
     pub fn target(&self) -> Option<String> {
-        let host = printable_ascii(self.host.as_deref()?);
-        let host = if host.contains(':') { format!("[{host}]") } else { host.into_owned() };
-        Some(match self.port {
-            Some(port) => format!("{host}:{port}"),
-            None => host,
-        })
+        Some(host_and_port(&printable_ascii(self.host.as_deref()?), self.port))
+    }
+}
+
+/// Returns `host:port`, with an IPv6 address in brackets; only the host without a port.
+pub(crate) fn host_and_port(host: &str, port: Option<u16>) -> String {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    match port {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
     }
 }
 

@@ -20,7 +20,7 @@ mod rules;
 mod tally;
 mod write;
 
-pub use hosts::{Few, HostSummary, Sightings};
+pub use hosts::{Few, HostSummary, MAX_HOSTS, Sightings};
 pub use outcome::AttemptOutcome;
 pub(crate) use outcome::Cited;
 pub use rules::{Approved, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
@@ -31,9 +31,6 @@ pub(crate) use write::{code, list, target, without_end};
 use hosts::Hosts;
 use rules::{Approvals, Policies, Rules};
 use tally::{MAX_NAME, widen};
-
-/// The number of hosts that are named in each order, by default. A host counts once for each port and protocol.
-pub const MAX_HOSTS: usize = 10_000;
 
 /// The most stages that are kept apart.
 const MAX_STAGES: usize = 100;
@@ -49,7 +46,7 @@ const MAX_FILES: usize = 100;
 const MAX_OPEN: usize = 1 << 16;
 
 /// A summary of records. Call [`Summary::read`] for each of them, and then [`Summary::finish`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Summary {
     /// Lines within the filter.
     pub lines: u64,
@@ -145,42 +142,10 @@ struct Conn {
     bytes_down: u64,
 }
 
-impl Default for Summary {
-    fn default() -> Summary {
-        Summary::new(MAX_HOSTS)
-    }
-}
-
 impl Summary {
     /// Creates a summary that keeps the first `most` hosts of each order.
     pub fn new(most: usize) -> Summary {
-        Summary {
-            lines: 0,
-            runs: 0,
-            unfinished: 0,
-            stages: BTreeMap::new(),
-            unrecorded: 0,
-            unseen: 0,
-            elsewhere: 0,
-            first: None,
-            last: None,
-            total: Traffic::default(),
-            others: Traffic::default(),
-            other_hosts: 0,
-            flaws: 0,
-            hosts: Hosts::new(most, &Sort::PRINTED),
-            rules: Rules::default(),
-            approvals: Approvals::default(),
-            policies: Policies::default(),
-            narrowed: false,
-            for_grants: false,
-            program: None,
-            has_programs: false,
-            starts: Vec::new(),
-            more_starts: 0,
-            stage_numbers: BTreeMap::new(),
-            started: BTreeMap::new(),
-        }
+        Summary { hosts: Hosts::new(most, &Sort::PRINTED), ..Summary::default() }
     }
 
     /// Creates a summary for a policy or a lock: it keeps hosts that were let through, as many as a lock may have.

@@ -454,18 +454,14 @@ impl<'a> Table<'a> {
         let row = Row {
             conn: record.conn,
             complete: !open || record.conn.is_none(),
-            time: time(&record.ts),
             verdict: match verdict {
                 Some(verdict) => verdict.as_str().to_owned(),
                 None => cell(record.verdict.as_deref().unwrap_or("-")).into_owned(),
             },
             target,
             address: record.ip.or(record.ips.first().copied()).map_or("-".to_owned(), |ip| ip.to_string()),
-            up: "-".to_owned(),
-            down: "-".to_owned(),
-            took: "-".to_owned(),
-            why: words(record),
             through: record.upstream.is_some(),
+            ..Row::remark(record, "", words(record))
         };
         self.push(row)
     }
@@ -482,19 +478,8 @@ impl<'a> Table<'a> {
                 self.advance()
             }
             None if self.rows.owed.remove(&conn) => {
-                let mut row = Row {
-                    conn: None,
-                    complete: true,
-                    time: time(&record.ts),
-                    verdict: "close".to_owned(),
-                    target: record.target().unwrap_or_else(|| "-".to_owned()),
-                    address: "-".to_owned(),
-                    up: String::new(),
-                    down: String::new(),
-                    took: String::new(),
-                    why: format!("connection {conn}"),
-                    through: false,
-                };
+                let mut row = Row::remark(record, "close", format!("connection {conn}"));
+                row.target = record.target().unwrap_or(row.target);
                 row.fill(record);
                 self.push(row)
             }

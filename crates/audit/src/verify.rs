@@ -36,7 +36,7 @@ const MAX_POLICIES: usize = 256;
 const MAX_POLICY: u64 = 64 * 1024 * 1024;
 
 /// The result of verifying one record.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
     /// The run according to the first line; printable.
@@ -112,13 +112,14 @@ pub enum Beside {
 }
 
 /// The end of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
     /// The end of the run and a good checkpoint after it.
     Sealed,
     /// The end of the run, without a good checkpoint after it.
     Unsealed,
     /// No end of the run: it still goes on, was killed, or the file was cut between two lines.
+    #[default]
     Unfinished,
     /// No line: its run has not begun yet, was killed before it could, or the file was emptied.
     Empty,
@@ -321,35 +322,7 @@ fn words(by: &SignedDuration) -> String {
 /// Fails if the record cannot be read. Faults of the record are in the report.
 pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -> io::Result<Verification> {
     let mut reader = Reader::with_tree(input);
-    let mut it = Verifier {
-        keys,
-        report: Verification {
-            run: None,
-            lines: 0,
-            covered: 0,
-            checkpoints: 0,
-            key: None,
-            unknown_keys: BTreeSet::new(),
-            span: None,
-            policies: Vec::new(),
-            notes: Vec::new(),
-            more_notes: 0,
-            findings: Vec::new(),
-            more: 0,
-            ending: Ending::Unfinished,
-            witness: Witness::default(),
-        },
-        counts: Counts::default(),
-        told: 0,
-        policies: Vec::new(),
-        is_signed_early: false,
-        is_stripped: false,
-        has_checkpoint: false,
-        is_full: false,
-        tail: Tail::default(),
-        clock: None,
-        is_over: false,
-    };
+    let mut it = Verifier { keys, ..Verifier::default() };
     while let Some(record) = reader.next() {
         let record = record?;
         it.flaws(&reader);
@@ -378,6 +351,7 @@ impl Witness {
     }
 }
 
+#[derive(Default)]
 struct Verifier<'a> {
     keys: &'a [VerifyingKey],
     report: Verification,

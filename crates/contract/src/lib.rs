@@ -12,6 +12,8 @@ pub mod construction;
 pub mod message;
 mod wire;
 
+use wire::{Wire, wire};
+
 pub use assembly::Assembly;
 pub use construction::{Construction, MountStep, Staged};
 pub use message::{DecodeError, Go, Hello, Message, Step, Terminal, TerminalSettings};
@@ -55,14 +57,16 @@ pub const NAME_SERVER: core::net::Ipv4Addr = core::net::Ipv4Addr::new(127, 0, 0,
 /// Uid and gid of the stage inside its user namespace: the kernel's overflow id, which owns nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// The way in which TCP in the namespace reaches the proxy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BridgeKind {
-    /// stage2 passes the listener to the host.
-    #[default]
-    Handoff,
-    /// A process in the sandbox copies each connection.
-    Relay,
+wire! {
+    /// The way in which TCP in the namespace reaches the proxy.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum BridgeKind {
+        /// stage2 passes the listener to the host.
+        #[default]
+        Handoff = 0,
+        /// A process in the sandbox copies each connection.
+        Relay = 1,
+    }
 }
 
 impl BridgeKind {

@@ -11,190 +11,151 @@ use core::fmt;
 
 use crate::assembly::Assembly;
 use crate::construction::Construction;
-use crate::wire::{put, put_list, take_array, take_bytes, take_list};
+use crate::wire::{Wire, wire};
 
 /// Maximum size of one frame: execve(2) takes at most 6 MiB of arguments and environment (`_STK_LIM / 4 * 3`).
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// A message in either direction.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// stage2 is ready: the bridge exists and nothing untrusted has run.
-    Hello(Hello),
-    /// The host tells stage2 to build the sandbox around itself. Only the native back end sends it.
-    Build(Construction),
-    /// The host tells stage2 to make the file tree, and to become bubblewrap then.
-    Assemble(Assembly),
-    /// The host tells stage2 to become the stage.
-    Go(Go),
-    /// stage2 is about to `execve`, with this hardening. End of file after it means that the stage runs.
-    Hardened {
-        /// ABI version of the Landlock domain of the stage; 0 if the kernel has none.
-        landlock: u32,
-    },
-    /// A step of stage2 failed, and stage2 ends.
-    Failed {
-        /// The step.
-        step: Step,
-        /// The kernel's answer, an `errno`; 0 if the step failed without a system call.
-        errno: i32,
-    },
-    /// A mount of the sandbox that stage2 builds failed, and stage2 ends.
-    Unmounted {
-        /// The number of the step in [`Construction::mounts`] or [`Assembly::mounts`].
-        number: u32,
-        /// The kernel's answer, an `errno`.
-        errno: i32,
-    },
+wire! {
+    /// A message in either direction.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Message {
+        /// stage2 is ready: the bridge exists and nothing untrusted has run.
+        Hello(hello: Hello) = 1,
+        /// The host tells stage2 to become the stage.
+        Go(go: Go) = 2,
+        /// stage2 is about to `execve`, with this hardening. End of file after it means that the stage runs.
+        Hardened {
+            /// ABI version of the Landlock domain of the stage; 0 if the kernel has none.
+            landlock: u32,
+        } = 3,
+        /// A step of stage2 failed, and stage2 ends.
+        Failed {
+            /// The step.
+            step: Step,
+            /// The kernel's answer, an `errno`; 0 if the step failed without a system call.
+            errno: i32,
+        } = 4,
+        /// The host tells stage2 to build the sandbox around itself. Only the native back end sends it.
+        Build(construction: Construction) = 5,
+        /// A mount of the sandbox that stage2 builds failed, and stage2 ends.
+        Unmounted {
+            /// The number of the step in [`Construction::mounts`] or [`Assembly::mounts`].
+            number: u32,
+            /// The kernel's answer, an `errno`.
+            errno: i32,
+        } = 6,
+        /// The host tells stage2 to make the file tree, and to become bubblewrap then.
+        Assemble(assembly: Assembly) = 7,
+    }
 }
 
-/// stage2's first message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hello {
-    /// TCP port of the proxy on the sandbox's loopback.
-    pub port: u16,
+wire! {
+    /// stage2's first message.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Hello {
+        /// TCP port of the proxy on the sandbox's loopback.
+        pub port: u16,
+    }
 }
 
-/// The stage that stage2 becomes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Go {
-    /// The command and its arguments.
-    pub argv: Vec<Vec<u8>>,
-    /// The whole environment, in entries `NAME=VALUE`.
-    pub env: Vec<Vec<u8>>,
-    /// The working directory inside.
-    pub cwd: Vec<u8>,
-    /// A classic BPF program (a sequence of `struct sock_filter`, native endian) to install before `execve`; empty for none.
-    pub filter: Vec<u8>,
-    /// Another program, for the calls that the host gets a notice of before they run (seccomp_unotify(2)); empty for none.
-    pub notice_filter: Vec<u8>,
-    /// The stage's soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)).
-    pub descriptors: u64,
-    /// The stage's hard limit of open descriptors; stage2's own hard limit applies if it is lower.
-    pub most_descriptors: u64,
-    /// TCP ports that the stage may connect to, on any address; it may then listen on none. `None` allows every port, and to listen.
-    pub ports: Option<Vec<u16>>,
-    /// The stage's terminal, made inside.
-    pub terminal: Option<Terminal>,
+wire! {
+    /// The stage that stage2 becomes.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Go {
+        /// The command and its arguments.
+        pub argv: Vec<Vec<u8>>,
+        /// The whole environment, in entries `NAME=VALUE`.
+        pub env: Vec<Vec<u8>>,
+        /// The working directory inside.
+        pub cwd: Vec<u8>,
+        /// A classic BPF program (a sequence of `struct sock_filter`, native endian) to install before `execve`; empty for none.
+        pub filter: Vec<u8>,
+        /// Another program, for the calls that the host gets a notice of before they run (seccomp_unotify(2)); empty for none.
+        pub notice_filter: Vec<u8>,
+        /// The stage's soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)).
+        pub descriptors: u64,
+        /// The stage's hard limit of open descriptors; stage2's own hard limit applies if it is lower.
+        pub most_descriptors: u64,
+        /// TCP ports that the stage may connect to, on any address; it may then listen on none. `None` allows every port, and to listen.
+        pub ports: Option<Vec<u16>>,
+        /// The stage's terminal, made inside.
+        pub terminal: Option<Terminal>,
+    }
 }
 
-/// The properties of the terminal that stage2 makes in the sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terminal {
-    /// The standard streams that the terminal replaces: bit n for descriptor n. Not 0.
-    pub streams: u8,
-    /// Rows and columns, and both in pixels (`struct winsize`, ioctl_tty(2)).
-    pub size: [u16; 4],
-    /// The kernel's `struct termios`: four words of flags (native endian), line discipline, 19 control characters.
-    pub settings: TerminalSettings,
+wire! {
+    /// The properties of the terminal that stage2 makes in the sandbox.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Terminal {
+        /// The standard streams that the terminal replaces: bit n for descriptor n. Not 0.
+        pub streams: u8,
+        /// Rows and columns, and both in pixels (`struct winsize`, ioctl_tty(2)).
+        pub size: [u16; 4],
+        /// The kernel's `struct termios`: four words of flags (native endian), line discipline, 19 control characters.
+        pub settings: TerminalSettings,
+    }
 }
 
 /// The kernel's `struct termios`, as TCSETS takes it (ioctl_tty(2)).
 pub type TerminalSettings = [u8; 36];
 
-/// A step of stage2, for messages "step: cause".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Step {
-    /// Bring up the loopback interface.
-    LoopbackUp = 1,
-    /// Bind the proxy's port on the loopback.
-    BindProxyPort = 2,
-    /// Fork the relay.
-    StartRelay = 3,
-    /// Send the hello with the listener.
-    SendHello = 4,
-    /// Read the host's go.
-    ReadGo = 5,
-    /// Take over standard input, output and error.
-    TakeStreams = 6,
-    /// Enter the working directory.
-    EnterDirectory = 7,
-    /// Mark every other descriptor close-on-exec.
-    CloseDescriptors = 8,
-    /// Enter a Landlock domain.
-    Landlock = 9,
-    /// Install the stage's seccomp filter.
-    Seccomp = 10,
-    /// Execute the command.
-    Exec = 11,
-    /// Make the stage's terminal.
-    Terminal = 12,
-    /// Read the host's description of the sandbox.
-    ReadConstruction = 13,
-    /// Become the stage's user.
-    TakeUser = 14,
-    /// Make the root of the file tree.
-    MakeRoot = 15,
-    /// Leave the host's file tree.
-    LeaveHost = 16,
-    /// Give up every capability.
-    DropCapabilities = 17,
-    /// Start the process that becomes the stage.
-    StartStage = 18,
-    /// Attach the trees of another user.
-    Stage = 19,
-    /// Make a mount namespace, and a user namespace for an ordinary user.
-    MakeNamespace = 20,
-    /// Execute bubblewrap.
-    ExecuteBwrap = 21,
+/// Defines the steps of a process that is not this one, each with its number in a message and a description that follows "cannot".
+#[macro_export]
+macro_rules! steps {
+    ($(#[$about:meta])* pub enum $name:ident { $($step:ident = $number:literal, $text:literal;)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $name {
+            $(#[doc = concat!("Cannot ", $text, ".")] $step = $number,)*
+        }
+
+        impl $name {
+            /// Describes the step, worded to follow "cannot".
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$step => $text,)*
+                }
+            }
+
+            /// Returns the step with a number.
+            #[must_use]
+            pub fn from_byte(byte: u8) -> Option<Self> {
+                match byte {
+                    $($number => Some(Self::$step),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl Step {
-    const ALL: [Self; 21] = [
-        Self::LoopbackUp,
-        Self::BindProxyPort,
-        Self::StartRelay,
-        Self::SendHello,
-        Self::ReadGo,
-        Self::TakeStreams,
-        Self::EnterDirectory,
-        Self::CloseDescriptors,
-        Self::Landlock,
-        Self::Seccomp,
-        Self::Exec,
-        Self::Terminal,
-        Self::ReadConstruction,
-        Self::TakeUser,
-        Self::MakeRoot,
-        Self::LeaveHost,
-        Self::DropCapabilities,
-        Self::StartStage,
-        Self::Stage,
-        Self::MakeNamespace,
-        Self::ExecuteBwrap,
-    ];
-
-    /// Describes the step, worded to follow "cannot".
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LoopbackUp => "bring up the sandbox's loopback interface",
-            Self::BindProxyPort => "bind the proxy's port on the sandbox's loopback",
-            Self::StartRelay => "start the relay",
-            Self::SendHello => "send the listener to the host side",
-            Self::ReadGo => "read the host side's answer",
-            Self::TakeStreams => "take over the stage's standard streams",
-            Self::EnterDirectory => "enter the working directory",
-            Self::CloseDescriptors => "close inherited descriptors",
-            Self::Landlock => "enter a Landlock domain",
-            Self::Seccomp => "install the stage's seccomp filter",
-            Self::Exec => "execute the command",
-            Self::Terminal => "give the stage a terminal of its own",
-            Self::ReadConstruction => "read the host side's description of the sandbox",
-            Self::TakeUser => "become the stage's user",
-            Self::MakeRoot => "make the root of the sandbox's file tree",
-            Self::LeaveHost => "leave the host's file tree",
-            Self::DropCapabilities => "give up capabilities",
-            Self::StartStage => "start the process that becomes the stage",
-            Self::Stage => "attach the trees of the view",
-            Self::MakeNamespace => "make a mount namespace",
-            Self::ExecuteBwrap => "execute bubblewrap",
-        }
-    }
-
-    fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|step| *step as u8 == byte)
+steps! {
+    /// A step of stage2, for messages "step: cause".
+    pub enum Step {
+        LoopbackUp = 1, "bring up the sandbox's loopback interface";
+        BindProxyPort = 2, "bind the proxy's port on the sandbox's loopback";
+        StartRelay = 3, "start the relay";
+        SendHello = 4, "send the listener to the host side";
+        ReadGo = 5, "read the host side's answer";
+        TakeStreams = 6, "take over the stage's standard streams";
+        EnterDirectory = 7, "enter the working directory";
+        CloseDescriptors = 8, "close inherited descriptors";
+        Landlock = 9, "enter a Landlock domain";
+        Seccomp = 10, "install the stage's seccomp filter";
+        Exec = 11, "execute the command";
+        Terminal = 12, "give the stage a terminal of its own";
+        ReadConstruction = 13, "read the host side's description of the sandbox";
+        TakeUser = 14, "become the stage's user";
+        MakeRoot = 15, "make the root of the sandbox's file tree";
+        LeaveHost = 16, "leave the host's file tree";
+        DropCapabilities = 17, "give up capabilities";
+        StartStage = 18, "start the process that becomes the stage";
+        Stage = 19, "attach the trees of the view";
+        MakeNamespace = 20, "make a mount namespace";
+        ExecuteBwrap = 21, "execute bubblewrap";
     }
 }
 
@@ -210,66 +171,12 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-const HELLO: u8 = 1;
-const GO: u8 = 2;
-const HARDENED: u8 = 3;
-const FAILED: u8 = 4;
-const BUILD: u8 = 5;
-const UNMOUNTED: u8 = 6;
-const ASSEMBLE: u8 = 7;
-
 impl Message {
     /// Encodes the message as a frame: length and body. `None` if it would exceed [`MAX_FRAME`].
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut out = vec![0; 4];
-        match self {
-            Self::Hello(hello) => {
-                out.push(HELLO);
-                out.extend(hello.port.to_le_bytes());
-            }
-            Self::Go(go) => {
-                out.push(GO);
-                put_list(&mut out, &go.argv)?;
-                put_list(&mut out, &go.env)?;
-                put(&mut out, &go.cwd)?;
-                put(&mut out, &go.filter)?;
-                put(&mut out, &go.notice_filter)?;
-                out.extend(go.descriptors.to_le_bytes());
-                out.extend(go.most_descriptors.to_le_bytes());
-                put_ports(&mut out, go.ports.as_deref())?;
-                match &go.terminal {
-                    None => out.push(0),
-                    Some(terminal) => {
-                        out.push(terminal.streams);
-                        out.extend(terminal.size.into_iter().flat_map(u16::to_le_bytes));
-                        out.extend(terminal.settings);
-                    }
-                }
-            }
-            Self::Hardened { landlock } => {
-                out.push(HARDENED);
-                out.extend(landlock.to_le_bytes());
-            }
-            Self::Failed { step, errno } => {
-                out.push(FAILED);
-                out.push(*step as u8);
-                out.extend(errno.to_le_bytes());
-            }
-            Self::Build(construction) => {
-                out.push(BUILD);
-                construction.put(&mut out)?;
-            }
-            Self::Assemble(assembly) => {
-                out.push(ASSEMBLE);
-                assembly.put(&mut out)?;
-            }
-            Self::Unmounted { number, errno } => {
-                out.push(UNMOUNTED);
-                out.extend(number.to_le_bytes());
-                out.extend(errno.to_le_bytes());
-            }
-        }
+        self.put(&mut out)?;
         let body = out.len().checked_sub(4).filter(|len| *len <= MAX_FRAME)?;
         let length = u32::try_from(body).ok()?.to_le_bytes();
         out.get_mut(..4)?.copy_from_slice(&length);
@@ -285,67 +192,15 @@ impl Message {
         let message = Self::take(&mut rest).ok_or(DecodeError)?;
         if rest.is_empty() { Ok(message) } else { Err(DecodeError) }
     }
+}
+
+impl Wire for Step {
+    fn put(&self, out: &mut Vec<u8>) -> Option<()> {
+        (*self as u8).put(out)
+    }
 
     fn take(rest: &mut &[u8]) -> Option<Self> {
-        let [tag] = take_array(rest)?;
-        Some(match tag {
-            HELLO => Self::Hello(Hello { port: u16::from_le_bytes(take_array(rest)?) }),
-            GO => Self::Go(Go {
-                argv: take_list(rest)?,
-                env: take_list(rest)?,
-                cwd: take_bytes(rest)?,
-                filter: take_bytes(rest)?,
-                notice_filter: take_bytes(rest)?,
-                descriptors: u64::from_le_bytes(take_array(rest)?),
-                most_descriptors: u64::from_le_bytes(take_array(rest)?),
-                ports: take_ports(rest)?,
-                terminal: take_terminal(rest)?,
-            }),
-            HARDENED => Self::Hardened { landlock: u32::from_le_bytes(take_array(rest)?) },
-            FAILED => {
-                let [step] = take_array(rest)?;
-                Self::Failed { step: Step::from_byte(step)?, errno: i32::from_le_bytes(take_array(rest)?) }
-            }
-            BUILD => Self::Build(Construction::take(rest)?),
-            ASSEMBLE => Self::Assemble(Assembly::take(rest)?),
-            UNMOUNTED => Self::Unmounted {
-                number: u32::from_le_bytes(take_array(rest)?),
-                errno: i32::from_le_bytes(take_array(rest)?),
-            },
-            _ => return None,
-        })
-    }
-}
-
-fn put_ports(out: &mut Vec<u8>, ports: Option<&[u16]>) -> Option<()> {
-    out.push(u8::from(ports.is_some()));
-    let ports = ports.unwrap_or_default();
-    out.extend(u16::try_from(ports.len()).ok()?.to_le_bytes());
-    out.extend(ports.iter().flat_map(|port| port.to_le_bytes()));
-    Some(())
-}
-
-/// The outer `None` means invalid bytes.
-fn take_terminal(rest: &mut &[u8]) -> Option<Option<Terminal>> {
-    let [streams] = take_array(rest)?;
-    if streams == 0 {
-        return Some(None);
-    }
-    let mut size = [0; 4];
-    for number in &mut size {
-        *number = u16::from_le_bytes(take_array(rest)?);
-    }
-    Some(Some(Terminal { streams, size, settings: take_array(rest)? }))
-}
-
-fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
-    let [present] = take_array(rest)?;
-    let count = u16::from_le_bytes(take_array(rest)?);
-    let ports = (0..count).map(|_| take_array(rest).map(u16::from_le_bytes)).collect::<Option<_>>()?;
-    match present {
-        0 if count == 0 => Some(None),
-        1 => Some(Some(ports)),
-        _ => None,
+        Self::from_byte(u8::take(rest)?)
     }
 }
 
@@ -399,7 +254,8 @@ mod tests {
 
     #[test]
     fn hostile_counts_do_not_allocate() {
-        let mut body = vec![GO];
+        // A `Go`, whose first field is a list.
+        let mut body = vec![2];
         body.extend(u32::MAX.to_le_bytes());
         assert_eq!(Message::decode(&body), Err(DecodeError));
         body.extend(u32::MAX.to_le_bytes());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// The class of an address, with the document that defines it.
+/// The class of an address, with the documents that define it.
 ///
 /// Every class except [`AddrClass::Public`] is closed unless an IP rule opens it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,52 +17,53 @@ pub enum AddrClass {
     /// Global unicast.
     Public,
     /// `0.0.0.0` and `::`. On Linux a connection to them reaches loopback. Never dialed.
+    /// See RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2.
     Unspecified,
-    /// The rest of `0.0.0.0/8`.
+    /// The rest of `0.0.0.0/8`. See RFC 791 section 3.2.
     ThisNetwork,
-    /// `127.0.0.0/8` and `::1`.
+    /// `127.0.0.0/8` and `::1`. See RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3.
     Loopback,
-    /// `10.0.0.0/8`, `172.16.0.0/12`, `192.168.0.0/16`.
+    /// `10.0.0.0/8`, `172.16.0.0/12`, `192.168.0.0/16`. See RFC 1918.
     Private,
-    /// `fc00::/7`.
+    /// `fc00::/7`. See RFC 4193.
     UniqueLocal,
-    /// `100.64.0.0/10`, between a carrier's translator and its subscribers.
+    /// `100.64.0.0/10`, between a carrier's translator and its subscribers. See RFC 6598.
     Cgnat,
-    /// `169.254.0.0/16` and `fe80::/10`.
+    /// `169.254.0.0/16` and `fe80::/10`. See RFC 3927, RFC 4291 section 2.5.6.
     LinkLocal,
-    /// `fec0::/10`, deprecated.
+    /// `fec0::/10`, deprecated. See RFC 3879.
     SiteLocal,
-    /// The addresses at which clouds give credentials to machines.
+    /// The addresses at which clouds give credentials to machines. Source: the vendors' documents.
     Metadata,
-    /// `192.0.0.0/24` and `2001::/23`, with the anycast addresses inside them.
+    /// `192.0.0.0/24` and `2001::/23`, with the anycast addresses inside them. See RFC 6890, RFC 2928.
     ProtocolAssignment,
-    /// For documentation: three IPv4 nets, `2001:db8::/32`, `3fff::/20`.
+    /// For documentation: three IPv4 nets, `2001:db8::/32`, `3fff::/20`. See RFC 5737, RFC 3849, RFC 9637.
     Documentation,
-    /// `198.18.0.0/15` and `2001:2::/48`.
+    /// `198.18.0.0/15` and `2001:2::/48`. See RFC 2544, RFC 5180.
     Benchmarking,
-    /// `192.88.99.0/24`, deprecated.
+    /// `192.88.99.0/24`, deprecated. See RFC 7526, RFC 6751.
     SixToFourRelay,
-    /// The blackhole servers of private reverse zones.
+    /// The blackhole servers of private reverse zones. See RFC 7534, RFC 7535.
     As112,
-    /// Automatic multicast tunneling.
+    /// Automatic multicast tunneling. See RFC 7450.
     Amt,
-    /// Hashed host identities that no router carries.
+    /// Hashed host identities that no router carries. See RFC 4843, RFC 7343.
     Orchid,
-    /// Identity tags of unmanned aircraft.
+    /// Identity tags of unmanned aircraft. See RFC 9374.
     Drip,
-    /// Segment identifiers, not hosts.
+    /// Segment identifiers, not hosts. See RFC 9602.
     Srv6,
-    /// `100::/64`, which routers discard.
+    /// `100::/64`, which routers discard. See RFC 6666.
     Discard,
-    /// `100:0:0:1::/64`, a placeholder prefix.
+    /// `100:0:0:1::/64`, a placeholder prefix. See RFC 9780.
     Dummy,
     /// An IPv4 address inside an IPv6 one.
     Embedded(Embedding),
-    /// Unassigned space: `240.0.0.0/4`, and IPv6 outside `2000::/3`.
+    /// Unassigned space: `240.0.0.0/4`, and IPv6 outside `2000::/3`. See RFC 1112 section 4, RFC 4291 section 2.4.
     Reserved,
-    /// `224.0.0.0/4` and `ff00::/8`. Never dialed.
+    /// `224.0.0.0/4` and `ff00::/8`. Never dialed. See RFC 5771, RFC 4291 section 2.7.
     Multicast,
-    /// `255.255.255.255`. Never dialed.
+    /// `255.255.255.255`. Never dialed. See RFC 919.
     Broadcast,
     /// An address of this host other than loopback. It is known only with [`OwnAddrs`].
     Own,
@@ -72,56 +73,25 @@ pub enum AddrClass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Embedding {
-    /// `::ffff:0:0/96`.
+    /// `::ffff:0:0/96`. See RFC 4291 section 2.5.5.2.
     Mapped,
-    /// `::/96`, deprecated.
+    /// `::/96`, deprecated. See RFC 4291 section 2.5.5.1.
     Compatible,
-    /// `::ffff:0:0:0/96`.
+    /// `::ffff:0:0:0/96`. See RFC 2765 section 2.1.
     Translated,
-    /// `64:ff9b::/96`.
+    /// `64:ff9b::/96`. See RFC 6052.
     Nat64,
-    /// `64:ff9b:1::/48`, the translator of a local network.
+    /// `64:ff9b:1::/48`, the translator of a local network. See RFC 8215.
     Nat64Local,
-    /// `2002::/16`.
+    /// `2002::/16`. See RFC 3056.
     SixToFour,
-    /// `2001::/32`.
+    /// `2001::/32`. See RFC 4380.
     Teredo,
-    /// `::5efe:a.b.c.d` or `::200:5efe:a.b.c.d` below any /64.
+    /// `::5efe:a.b.c.d` or `::200:5efe:a.b.c.d` below any /64. See RFC 5214 section 6.1.
     Isatap,
 }
 
 impl AddrClass {
-    /// Returns the document that defines the class; empty for public addresses and those of the host.
-    pub const fn rfc(self) -> &'static str {
-        match self {
-            Self::Public | Self::Own => "",
-            Self::Unspecified => "RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2",
-            Self::ThisNetwork => "RFC 791 section 3.2",
-            Self::Loopback => "RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3",
-            Self::Private => "RFC 1918",
-            Self::UniqueLocal => "RFC 4193",
-            Self::Cgnat => "RFC 6598",
-            Self::LinkLocal => "RFC 3927, RFC 4291 section 2.5.6",
-            Self::SiteLocal => "RFC 3879",
-            Self::Metadata => "vendors' documents",
-            Self::ProtocolAssignment => "RFC 6890, RFC 2928",
-            Self::Documentation => "RFC 5737, RFC 3849, RFC 9637",
-            Self::Benchmarking => "RFC 2544, RFC 5180",
-            Self::SixToFourRelay => "RFC 7526, RFC 6751",
-            Self::As112 => "RFC 7534, RFC 7535",
-            Self::Amt => "RFC 7450",
-            Self::Orchid => "RFC 4843, RFC 7343",
-            Self::Drip => "RFC 9374",
-            Self::Srv6 => "RFC 9602",
-            Self::Discard => "RFC 6666",
-            Self::Dummy => "RFC 9780",
-            Self::Embedded(embedding) => embedding.rfc(),
-            Self::Reserved => "RFC 1112 section 4, RFC 4291 section 2.4",
-            Self::Multicast => "RFC 5771, RFC 4291 section 2.7",
-            Self::Broadcast => "RFC 919",
-        }
-    }
-
     /// Returns the text for a reader, as in `resolves to 10.2.3.4 (private)`.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -161,19 +131,6 @@ impl AddrClass {
 }
 
 impl Embedding {
-    const fn rfc(self) -> &'static str {
-        match self {
-            Self::Mapped => "RFC 4291 section 2.5.5.2",
-            Self::Compatible => "RFC 4291 section 2.5.5.1",
-            Self::Translated => "RFC 2765 section 2.1",
-            Self::Nat64 => "RFC 6052",
-            Self::Nat64Local => "RFC 8215",
-            Self::SixToFour => "RFC 3056",
-            Self::Teredo => "RFC 4380",
-            Self::Isatap => "RFC 5214 section 6.1",
-        }
-    }
-
     const fn as_str(self) -> &'static str {
         match self {
             Self::Mapped => "IPv4-mapped",

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 
 use crate::addr::{self, AddrClass, Embedding, OwnAddrs, classify};
 use crate::day::Day;
@@ -40,73 +41,95 @@ pub struct Decision {
     pub rule: Option<RuleId>,
 }
 
-/// A target that the rules grant. Its addresses are not checked yet, so it cannot be dialed.
-///
-/// Only [`Policy::admit`] creates one:
-///
-/// ```compile_fail,E0451
-/// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target, today: exeat_policy::Day) {
-/// let forged = exeat_policy::Admitted { policy, target, granted: todo!(), today };
-/// # }
-/// ```
-#[must_use = "an admitted target still has to be vetted"]
+/// The grant of a target: what every permission says. It permits nothing by itself.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct Grant {
     policy: Policy,
     target: Target,
-    granted: Granted,
-    today: Day,
-}
-
-/// The rules that granted a target.
-#[derive(Debug)]
-pub(crate) struct Granted {
     /// The rule of each layer, in the order of the layers. The last one is the grant itself, if there is one.
     rules: Vec<RuleId>,
     /// The denial that enforcing would give, if only report mode granted the target. The grants then have no rule
     /// for it.
     would_deny: Option<Denial>,
+    today: Day,
 }
 
-impl Granted {
-    // Only `Policy::admit` calls this, with a rule for each layer.
-    pub(crate) fn from_rules(rules: Vec<RuleId>) -> Self {
-        Self { rules, would_deny: None }
+impl Grant {
+    // Only `Policy::admit` calls this, with a rule for each layer; in report mode with a denial, and then with a rule for
+    // each layer except the grants.
+    pub(crate) fn new(
+        policy: Policy,
+        target: Target,
+        rules: Vec<RuleId>,
+        would_deny: Option<Denial>,
+        today: Day,
+    ) -> Self {
+        Self { policy, target, rules, would_deny, today }
     }
 
-    // Only `Policy::admit` calls this, in report mode, with a rule for each layer except the grants.
-    pub(crate) fn from_denial(denial: Denial, rules: Vec<RuleId>) -> Self {
-        Self { rules, would_deny: Some(denial) }
+    /// Returns the host and port that the client asked for.
+    pub fn target(&self) -> &Target {
+        &self.target
     }
 
-    fn grant(&self) -> Option<RuleId> {
+    /// Returns the grant, or `None` if only report mode allows the target.
+    pub fn rule(&self) -> Option<&Rule> {
+        self.rule_id().map(|id| self.policy.rule(id))
+    }
+
+    fn rule_id(&self) -> Option<RuleId> {
         if self.would_deny.is_some() { None } else { self.rules.last().copied() }
     }
 
-    fn rule<'a>(&self, policy: &'a Policy) -> Option<&'a Rule> {
-        self.grant().map(|id| policy.rule(id))
+    /// Returns the rule of each layer that grants it.
+    pub(crate) fn rules(&self) -> &[RuleId] {
+        &self.rules
     }
 
-    fn each<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (&'a Layer, &'a Rule)> {
-        policy.layers().iter().zip(self.rules.iter().map(|id| policy.rule(*id)))
+    /// Returns the denial that enforcing would give, if only report mode allows the target.
+    pub fn would_deny(&self) -> Option<&Denial> {
+        self.would_deny.as_ref()
     }
 
-    fn within<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (&'a Layer, &'a Rule)> {
-        self.each(policy).filter(|(layer, _)| layer.role() != Role::Grants)
+    fn each(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
+        self.policy.layers().iter().zip(self.rules.iter().map(|id| self.policy.rule(*id)))
     }
 
-    fn decision(&self, target: &Target) -> Decision {
+    /// Returns the layers above the grants, each with its rule that allows the target.
+    pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
+        self.each().filter(|(layer, _)| layer.role() != Role::Grants)
+    }
+
+    /// Returns the upload budgets in bytes that this target counts against: one for each layer whose rule has one.
+    /// The smaller one ends first. All connections of a run with the same key count together.
+    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
+        self.each()
+            .filter_map(|(layer, rule)| Some((BudgetKey::for_rule(layer, rule), rule.note.max_upload?.get())))
+    }
+
+    /// Returns the decision for the record. A name that was only admitted can still be refused for its addresses.
+    pub fn decision(&self) -> Decision {
         let (verdict, reason) = match &self.would_deny {
             Some(denial) => (Verdict::WouldDeny, denial.reason()),
             None => (Verdict::Allow, Reason::Rule),
         };
-        Decision { target: target.clone(), verdict, reason, rule: self.grant() }
+        Decision { target: self.target.clone(), verdict, reason, rule: self.rule_id() }
     }
+}
 
-    fn upload_budgets<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (BudgetKey, u64)> + 'a {
-        self.each(policy)
-            .filter_map(|(layer, rule)| Some((BudgetKey::for_rule(layer, rule), rule.note.max_upload?.get())))
-    }
+/// A target that the rules grant. Its addresses are not checked yet, so it cannot be dialed.
+///
+/// Only [`Policy::admit`] creates one:
+///
+/// ```compile_fail,E0451
+/// # fn forge(grant: exeat_policy::Grant) {
+/// let forged = exeat_policy::Admitted { grant };
+/// # }
+/// ```
+#[must_use = "an admitted target still has to be vetted"]
+#[derive(Debug)]
+pub struct Admitted {
+    grant: Grant,
 }
 
 /// The key under which the bytes of a budget are counted: the layer, and the rule in canonical spelling. A rule
@@ -129,38 +152,8 @@ impl fmt::Display for BudgetKey {
 
 impl Admitted {
     // Only `Policy::admit` calls this.
-    pub(crate) fn new(policy: Policy, target: Target, granted: Granted, today: Day) -> Self {
-        Self { policy, target, granted, today }
-    }
-
-    /// Returns the host and port that the client asked for.
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
-    /// Returns the grant, or `None` if only report mode allows the target.
-    pub fn rule(&self) -> Option<&Rule> {
-        self.granted.rule(&self.policy)
-    }
-
-    /// Returns the rule of each layer that grants it.
-    pub(crate) fn rules(&self) -> &[RuleId] {
-        &self.granted.rules
-    }
-
-    /// Returns the denial that enforcing would give, if only report mode allows the target.
-    pub fn would_deny(&self) -> Option<&Denial> {
-        self.granted.would_deny.as_ref()
-    }
-
-    /// Returns the decision for the record, if the addresses allow it.
-    pub fn decision(&self) -> Decision {
-        self.granted.decision(&self.target)
-    }
-
-    /// Returns the layers above the grants, each with its rule that allows the target.
-    pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
-        self.granted.within(&self.policy)
+    pub(crate) fn new(grant: Grant) -> Self {
+        Self { grant }
     }
 
     /// Returns whether the TLS server name is checked: the strictest value of the grant and the ceilings. What a
@@ -176,24 +169,13 @@ impl Admitted {
         self.policy.terms().ech
     }
 
-    /// Returns the upload budgets in bytes that this target counts against: one for each layer whose rule has one.
-    /// The smaller one ends first. All connections of a run with the same key count together.
-    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
-        self.granted.upload_budgets(&self.policy)
-    }
-
     /// Leaves a name to an upstream proxy, which resolves it itself, so its addresses are not checked here.
     ///
     /// # Errors
     /// Returns a literal back: its address is known, and [`Admitted::vet`] checks it.
     pub fn entrust(self) -> Result<Entrusted, Self> {
         match self.target.host {
-            Host::Name(_) => Ok(Entrusted {
-                policy: self.policy,
-                target: self.target,
-                granted: self.granted,
-                today: self.today,
-            }),
+            Host::Name(_) => Ok(Entrusted { grant: self.grant }),
             Host::Ip(_) => Err(self),
         }
     }
@@ -210,17 +192,14 @@ impl Admitted {
         let literal = self.target.host.ip();
         let answers = literal.as_ref().map_or(answers, std::slice::from_ref);
         match self.policy.vet(&self.target, answers, own, self.today) {
-            Ok(opened_by) => Ok(Vetted {
-                addrs: dialable_addrs(answers, self.target.port),
-                policy: self.policy,
-                target: self.target,
-                granted: self.granted,
-                today: self.today,
-                opened_by,
-            }),
+            Ok(opened_by) => {
+                let addrs = dialable_addrs(answers, self.target.port);
+                Ok(Vetted { grant: self.grant, opened_by, addrs })
+            }
             Err((why, layer)) => {
-                let admitted_by = self.granted.grant();
-                Err(Denial::new(self.policy.clone(), self.target, why, admitted_by, layer))
+                let admitted_by = self.rule_id();
+                let Grant { policy, target, .. } = self.grant;
+                Err(Denial::new(policy, target, why, admitted_by, layer))
             }
         }
     }
@@ -232,51 +211,23 @@ impl Admitted {
 /// Only [`Admitted::entrust`] and [`Vetted::entrust`] create one:
 ///
 /// ```compile_fail,E0451
-/// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
-/// let forged = exeat_policy::Entrusted { policy, target, granted: todo!(), today: todo!() };
+/// # fn forge(grant: exeat_policy::Grant) {
+/// let forged = exeat_policy::Entrusted { grant };
 /// # }
 /// ```
 #[must_use = "an entrusted target is meant to be named to the upstream proxy"]
 #[derive(Debug)]
 pub struct Entrusted {
-    policy: Policy,
-    target: Target,
-    granted: Granted,
-    today: Day,
+    grant: Grant,
 }
 
 impl Entrusted {
-    /// Returns the target, for which the upstream proxy is asked.
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
     /// Checks whether the ceilings of the same policy allow this upstream proxy. See [`Policy::admit_upstream`].
     ///
     /// # Errors
     /// Returns a [`Denial`] of the proxy.
     pub fn admit_upstream(&self, proxy: Target) -> Result<Option<Admitted>, Denial> {
         self.policy.admit_upstream(proxy, self.today)
-    }
-
-    /// Returns the grant of the target, or `None` if only report mode allows it.
-    pub fn rule(&self) -> Option<&Rule> {
-        self.granted.rule(&self.policy)
-    }
-
-    /// Returns the denial that enforcing would give, if only report mode allows the target.
-    pub fn would_deny(&self) -> Option<&Denial> {
-        self.granted.would_deny.as_ref()
-    }
-
-    /// Returns the upload budgets. See [`Admitted::upload_budgets`].
-    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
-        self.granted.upload_budgets(&self.policy)
-    }
-
-    /// Returns the decision for the record.
-    pub fn decision(&self) -> Decision {
-        self.granted.decision(&self.target)
     }
 }
 
@@ -285,47 +236,19 @@ impl Entrusted {
 /// Only [`Admitted::vet`] creates one:
 ///
 /// ```compile_fail,E0451
-/// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
-/// let forged = exeat_policy::Vetted { policy, target, granted: todo!(), today: todo!(), opened_by: None, addrs: vec![] };
+/// # fn forge(grant: exeat_policy::Grant) {
+/// let forged = exeat_policy::Vetted { grant, opened_by: None, addrs: vec![] };
 /// # }
 /// ```
 #[must_use = "a vetted target is meant to be dialed or recorded"]
 #[derive(Debug)]
 pub struct Vetted {
-    policy: Policy,
-    target: Target,
-    granted: Granted,
-    today: Day,
+    grant: Grant,
     opened_by: Option<RuleId>,
     addrs: Vec<SocketAddr>,
 }
 
 impl Vetted {
-    /// Returns the host and port that the client asked for.
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
-    /// Returns the grant of the target, or `None` if only report mode allows it.
-    pub fn rule(&self) -> Option<&Rule> {
-        self.granted.rule(&self.policy)
-    }
-
-    /// Returns the denial that enforcing would give, if only report mode allows the target.
-    pub fn would_deny(&self) -> Option<&Denial> {
-        self.granted.would_deny.as_ref()
-    }
-
-    /// Returns the layers above the grants, each with its rule that allows the target.
-    pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
-        self.granted.within(&self.policy)
-    }
-
-    /// Returns the upload budgets. See [`Admitted::upload_budgets`].
-    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
-        self.granted.upload_budgets(&self.policy)
-    }
-
     /// Returns the IP rule that opened the first special address, if there is one.
     pub fn opened_by(&self) -> Option<&Rule> {
         self.opened_by.map(|id| self.policy.rule(id))
@@ -336,27 +259,32 @@ impl Vetted {
         &self.addrs
     }
 
-    /// Returns the decision for the record.
-    pub fn decision(&self) -> Decision {
-        self.granted.decision(&self.target)
-    }
-
     /// Leaves a literal address, which was checked, to an upstream proxy.
     ///
     /// # Errors
     /// Returns a name back: the upstream proxy would resolve it again, to other addresses than the checked ones.
     pub fn entrust(self) -> Result<Entrusted, Self> {
         match self.target.host {
-            Host::Ip(_) => Ok(Entrusted {
-                policy: self.policy,
-                target: self.target,
-                granted: self.granted,
-                today: self.today,
-            }),
+            Host::Ip(_) => Ok(Entrusted { grant: self.grant }),
             Host::Name(_) => Err(self),
         }
     }
 }
+
+/// Lets each permission say what its grant says.
+macro_rules! says_its_grant {
+    ($($permission:ident)*) => {$(
+        impl Deref for $permission {
+            type Target = Grant;
+
+            fn deref(&self) -> &Grant {
+                &self.grant
+            }
+        }
+    )*};
+}
+
+says_its_grant!(Admitted Entrusted Vetted);
 
 fn dialable_addrs(answers: &[IpAddr], port: Port) -> Vec<SocketAddr> {
     let mut addrs: Vec<SocketAddr> = Vec::new();

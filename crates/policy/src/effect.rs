@@ -66,21 +66,65 @@ pub enum Effect {
     Unknown,
 }
 
-/// The kind of an effect, without its values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "each is the effect of the same name")]
-pub enum EffectKind {
-    Cost,
-    Fallible,
-    FsRead,
-    FsWrite,
-    Llm,
-    Network,
-    NetworkHosts,
-    NonDeterministic,
-    Process,
-    Pure,
-    Unknown,
+/// Defines [`EffectKind`]: each row has its word on the wire, its word on a command line, and the field of such an effect besides its tag.
+macro_rules! kinds {
+    ($($kind:ident $token:literal $field:expr;)*) => {
+        /// The kind of an effect, without its values.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[expect(missing_docs, reason = "each is the effect of the same name")]
+        pub enum EffectKind {
+            $($kind,)*
+        }
+
+        impl EffectKind {
+            /// Lists all kinds, in their order.
+            pub const ALL: [Self; [$($token),*].len()] = [$(Self::$kind),*];
+
+            /// Returns the word on the wire, such as `FsRead`.
+            pub const fn tag(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)*
+                }
+            }
+
+            /// Returns the word on a command line, such as `fs-read`.
+            pub const fn token(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $token,)*
+                }
+            }
+
+            /// Returns the field that an effect of this kind has besides its tag.
+            pub const fn field(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$kind => $field,)*
+                }
+            }
+        }
+
+        impl Effect {
+            /// Returns its kind.
+            pub fn kind(&self) -> EffectKind {
+                match self {
+                    $(Self::$kind { .. } => EffectKind::$kind,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Cost "cost" Some("cents");
+    Fallible "fallible" None;
+    FsRead "fs-read" Some("path");
+    FsWrite "fs-write" Some("path");
+    Llm "llm" Some("model");
+    Network "network" None;
+    NetworkHosts "network-hosts" Some("hosts");
+    NonDeterministic "non-deterministic" None;
+    Process "process" None;
+    Pure "pure" None;
+    Unknown "unknown" None;
 }
 
 /// Effects without repeats, in one order, so that equal sets serialize alike.
@@ -101,23 +145,6 @@ pub struct HostRule {
 }
 
 impl Effect {
-    /// Returns its kind.
-    pub fn kind(&self) -> EffectKind {
-        match self {
-            Self::Cost { .. } => EffectKind::Cost,
-            Self::Fallible => EffectKind::Fallible,
-            Self::FsRead { .. } => EffectKind::FsRead,
-            Self::FsWrite { .. } => EffectKind::FsWrite,
-            Self::Llm { .. } => EffectKind::Llm,
-            Self::Network => EffectKind::Network,
-            Self::NetworkHosts { .. } => EffectKind::NetworkHosts,
-            Self::NonDeterministic => EffectKind::NonDeterministic,
-            Self::Process => EffectKind::Process,
-            Self::Pure => EffectKind::Pure,
-            Self::Unknown => EffectKind::Unknown,
-        }
-    }
-
     /// Returns the rules that the effect needs, each with the effect as its origin. Only two kinds have rules.
     pub fn rules(&self) -> Vec<FileRule> {
         let specs: Vec<(String, RuleSpec)> = match self {
@@ -134,71 +161,6 @@ impl Effect {
 }
 
 impl EffectKind {
-    /// Lists all kinds, in their order.
-    pub const ALL: [Self; 11] = [
-        Self::Cost,
-        Self::Fallible,
-        Self::FsRead,
-        Self::FsWrite,
-        Self::Llm,
-        Self::Network,
-        Self::NetworkHosts,
-        Self::NonDeterministic,
-        Self::Process,
-        Self::Pure,
-        Self::Unknown,
-    ];
-
-    /// Returns the word on the wire, such as `FsRead`.
-    pub const fn tag(self) -> &'static str {
-        match self {
-            Self::Cost => "Cost",
-            Self::Fallible => "Fallible",
-            Self::FsRead => "FsRead",
-            Self::FsWrite => "FsWrite",
-            Self::Llm => "Llm",
-            Self::Network => "Network",
-            Self::NetworkHosts => "NetworkHosts",
-            Self::NonDeterministic => "NonDeterministic",
-            Self::Process => "Process",
-            Self::Pure => "Pure",
-            Self::Unknown => "Unknown",
-        }
-    }
-
-    /// Returns the word on a command line, such as `fs-read`.
-    pub const fn token(self) -> &'static str {
-        match self {
-            Self::Cost => "cost",
-            Self::Fallible => "fallible",
-            Self::FsRead => "fs-read",
-            Self::FsWrite => "fs-write",
-            Self::Llm => "llm",
-            Self::Network => "network",
-            Self::NetworkHosts => "network-hosts",
-            Self::NonDeterministic => "non-deterministic",
-            Self::Process => "process",
-            Self::Pure => "pure",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Returns the field that an effect of this kind has besides its tag.
-    pub const fn field(self) -> Option<&'static str> {
-        match self {
-            Self::Cost => Some("cents"),
-            Self::FsRead | Self::FsWrite => Some("path"),
-            Self::Llm => Some("model"),
-            Self::NetworkHosts => Some("hosts"),
-            Self::Fallible
-            | Self::Network
-            | Self::NonDeterministic
-            | Self::Process
-            | Self::Pure
-            | Self::Unknown => None,
-        }
-    }
-
     /// Whether allowing this kind also allows the other one: the same kind, and `network-hosts` under `network`.
     pub fn covers(self, other: Self) -> bool {
         self == other || (self == Self::Network && other == Self::NetworkHosts)

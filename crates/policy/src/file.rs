@@ -4,8 +4,6 @@
 //! is reported at once. A key without effect in this version is refused, because ignoring a limit would be
 //! dangerous.
 
-use std::fmt;
-
 use crate::effect::EffectKind;
 use crate::host_port::HostPort;
 use crate::limits::Limits;
@@ -28,6 +26,7 @@ mod rule;
 pub(crate) mod sections;
 mod settings;
 
+pub use crate::sandbox::View;
 pub use bind::{BindError, BindSpec, PathSpec};
 pub use error::{FileError, Problem};
 pub use keys::nearest;
@@ -86,28 +85,6 @@ pub struct PolicyFile {
     pub audit_sync: Option<bool>,
     /// The work directory, if the file names one. Our own format does not: the stage works where the caller is.
     pub work: Option<WorkDir>,
-}
-
-/// The part of the host's files that the stage sees, the narrowest first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum View {
-    /// Only what is declared, plus `/nix/store` where it exists.
-    Minimal,
-    /// The system's trees and the toolchains on PATH read-only, the working directory writable.
-    #[default]
-    Project,
-    /// The whole tree read-only with credentials masked.
-    Host,
-}
-
-impl fmt::Display for View {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Minimal => "minimal",
-            Self::Project => "project",
-            Self::Host => "host",
-        })
-    }
 }
 
 /// The work directory of a stage, if its policy names one.

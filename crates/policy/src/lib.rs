@@ -49,10 +49,11 @@ mod suffix;
 mod target;
 mod terms;
 mod upstream;
+mod words;
 
 pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
-pub use decision::{Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Vetted};
+pub use decision::{Admitted, BudgetKey, Decision, Denial, Entrusted, Grant, MAX_ADDRS, Vetted};
 pub use effect::{Effect, EffectKind, EffectSet};
 pub use escape::{os_words, printable, printable_ascii, shell_word};
 pub use file::{FileError, FileRole, PolicyFile, View};
@@ -71,7 +72,7 @@ pub use policy::{
     Role,
 };
 pub use port::{Port, PortError, PortSet};
-pub use reason::{Reason, RuleEffect, Verdict, WordError};
+pub use reason::{Reason, RuleEffect, Verdict};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use sandbox::{
     BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets,
@@ -84,3 +85,4 @@ pub use upstream::{
     AuthSpec, AuthSpecError, Bypass, BypassError, Credentials, CredentialsError, MAX_BYPASS, MAX_CREDENTIALS,
     UpstreamFault, UpstreamUrl,
 };
+pub use words::WordError;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::addr::{self, AddrClass, Opening, OwnAddrs};
 use crate::day::Day;
-use crate::decision::{Admitted, Denial, Granted, Why};
+use crate::decision::{Admitted, Denial, Grant, Why};
 use crate::name::HostName;
 use crate::port::{Port, PortSet};
 use crate::rule::{Action, Note, Rule, RuleId, TlsCheck};
@@ -97,7 +97,7 @@ impl Policy {
         !self.0.layers.iter().all(grants)
     }
 
-    /// Decides whether the rules grant `target` on `today`, or report mode allows it. See [`Admitted::would_deny`].
+    /// Decides whether the rules grant `target` on `today`, or report mode allows it. See [`Grant::would_deny`].
     ///
     /// The class of a literal address is checked here. [`Admitted::vet`] checks whether it is an address of the
     /// host, and what a name resolves to.
@@ -124,14 +124,14 @@ impl Policy {
                     // Only the grants can be missing here: they are asked last, so every other layer has granted
                     // it.
                     if self.0.terms.mode == Mode::Report && denial.is_reportable() {
-                        let granted = Granted::from_denial(denial, granted);
-                        return Ok(Admitted::new(self.clone(), target, granted, today));
+                        let grant = Grant::new(self.clone(), target, granted, Some(denial), today);
+                        return Ok(Admitted::new(grant));
                     }
                     return Err(denial);
                 }
             }
         }
-        Ok(Admitted::new(self.clone(), target, Granted::from_rules(granted), today))
+        Ok(Admitted::new(Grant::new(self.clone(), target, granted, None, today)))
     }
 
     /// Decides whether the ceilings let a run use this upstream proxy. Each ceiling must allow its host and port as
@@ -474,14 +474,7 @@ fn canonical_rule(rule: &Rule) -> (String, String) {
     put("reason", rule.note.reason.clone());
     put("approved_by", rule.note.approved_by.clone());
     put("expires", rule.note.expires.map(|day| day.to_string()));
-    put(
-        "tls",
-        match rule.note.tls {
-            TlsCheck::Auto => None,
-            TlsCheck::Sni => Some("sni".into()),
-            TlsCheck::Off => Some("off".into()),
-        },
-    );
+    put("tls", (rule.note.tls != TlsCheck::Auto).then(|| rule.note.tls.to_string()));
     if let Some(size) = rule.note.max_upload {
         map.insert("max_upload".to_owned(), size.get().into());
     }

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::file::keys::nearest;
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::policy::PolicyBuilder;
 use crate::port::{Port, PortSet};
 use crate::rule::{Action, Note, Origin};
+use crate::words;
 
 /// The data, compiled in.
 const DATA: &str = include_str!("../presets.toml");
@@ -64,49 +65,51 @@ pub struct PresetRule {
     pub origin: Origin,
 }
 
-/// The risk of using a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Risk {
-    /// Mostly for reading, with content that the vendor controls.
-    Low,
-    /// More than an install needs, or it accepts uploads of the account holder.
-    Medium,
-    /// The hosts serve or store content of third parties.
-    High,
-}
+words! {
+    /// The risk of using a group.
+    #[derive(PartialOrd, Ord, Hash, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Risk {
+        /// Mostly for reading, with content that the vendor controls.
+        Low = "low",
+        /// More than an install needs, or it accepts uploads of the account holder.
+        Medium = "medium",
+        /// The hosts serve or store content of third parties.
+        High = "high",
+    }
 
-/// A way in which a group lets data out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Flag {
-    /// A host accepts writes.
-    Upload,
-    /// Anyone can publish there.
-    UserContent,
-    /// Anyone can rent a name below one of its wildcards.
-    MultiTenant,
-}
+    /// A way in which a group lets data out.
+    #[derive(PartialOrd, Ord, Hash, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Flag {
+        /// A host accepts writes.
+        Upload = "upload",
+        /// Anyone can publish there.
+        UserContent = "user-content",
+        /// Anyone can rent a name below one of its wildcards.
+        MultiTenant = "multi-tenant",
+    }
 
-/// A package client that knows its configured hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Client {
-    /// The package manager of Debian.
-    Apt,
-    /// The package manager of Rust.
-    Cargo,
-    /// The standard package manager of Node.
-    Npm,
-    /// The standard package manager of Python.
-    Pip,
-    /// An alternative package manager of Node.
-    Pnpm,
-    /// An alternative package manager of Python.
-    Uv,
-    /// Another alternative package manager of Node.
-    Yarn,
+    /// A package client that knows its configured hosts. Its word is also the name of the program.
+    #[derive(PartialOrd, Ord, Hash, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    #[non_exhaustive]
+    pub enum Client {
+        /// The package manager of Debian.
+        Apt = "apt",
+        /// The package manager of Rust.
+        Cargo = "cargo",
+        /// The standard package manager of Node.
+        Npm = "npm",
+        /// The standard package manager of Python.
+        Pip = "pip",
+        /// An alternative package manager of Node.
+        Pnpm = "pnpm",
+        /// An alternative package manager of Python.
+        Uv = "uv",
+        /// Another alternative package manager of Node.
+        Yarn = "yarn",
+    }
 }
 
 /// A named union of groups.
@@ -245,64 +248,6 @@ impl PresetRule {
     /// Adds the rule to those of a policy.
     pub fn add_to(&self, rules: &mut PolicyBuilder) {
         rules.push(self.spec.clone(), &self.text, self.origin.clone(), Note::default());
-    }
-}
-
-impl Risk {
-    /// Returns the word in the data and in records.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-}
-
-impl fmt::Display for Risk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl Flag {
-    /// Returns the word in the data.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Upload => "upload",
-            Self::UserContent => "user-content",
-            Self::MultiTenant => "multi-tenant",
-        }
-    }
-}
-
-impl fmt::Display for Flag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl Client {
-    /// Returns the word in the data, which is also the name of the program.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Apt => "apt",
-            Self::Cargo => "cargo",
-            Self::Npm => "npm",
-            Self::Pip => "pip",
-            Self::Pnpm => "pnpm",
-            Self::Uv => "uv",
-            Self::Yarn => "yarn",
-        }
-    }
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 

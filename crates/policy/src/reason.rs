@@ -1,92 +1,46 @@
 //! Defines the words of the record: verdicts, and the reasons for them.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::words;
 
-use serde::{Serialize, Serializer};
+words! {
+    /// The outcome of a decision.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Verdict {
+        /// The target is allowed.
+        Allow = "allow",
+        /// The policy refuses the target.
+        Deny = "deny",
+        /// Report mode allows the target, but enforcing would refuse it.
+        WouldDeny = "would_deny",
+        /// The connection failed for a reason other than policy.
+        Error = "error",
+    }
 
-/// The text is not a word of the vocabulary.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a word of the record")]
-pub struct WordError;
-
-macro_rules! word {
-    ($type:ty) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = WordError;
-
-            fn from_str(text: &str) -> Result<Self, WordError> {
-                Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or(WordError)
-            }
-        }
-
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.as_str())
-            }
-        }
-    };
-}
-
-pub(crate) use word;
-
-/// The outcome of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
-    /// The target is allowed.
-    Allow,
-    /// The policy refuses the target.
-    Deny,
-    /// Report mode allows the target, but enforcing would refuse it.
-    WouldDeny,
-    /// The connection failed for a reason other than policy.
-    Error,
-}
-
-impl Verdict {
-    /// Lists every verdict.
-    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::WouldDeny, Self::Error];
-
-    /// Returns the word in records; stable.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::WouldDeny => "would_deny",
-            Self::Error => "error",
-        }
+    /// The effect that a rule had on an attempt.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum RuleEffect {
+        /// The rule let the attempt through. Something else may have refused it afterwards.
+        Allows = "allows",
+        /// The rule refused the attempt.
+        Denies = "denies",
+        /// The rule would have let the attempt through, but had expired.
+        Expired = "expired",
     }
 }
-
-word!(Verdict);
 
 /// Declares [`Reason`]: each row has its name, its stable word in records and replies, and its sentence for people.
 macro_rules! reasons {
     ($($name:ident $word:literal $sentence:literal;)*) => {
-        /// The reason for a verdict. Records, replies, the command line and documents use the same words.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
-        pub enum Reason {
-            $(#[doc = concat!("`", $word, "`: ", $sentence, ".")] $name,)*
+        words! {
+            /// The reason for a verdict. Records, replies, the command line and documents use the same words.
+            #[derive(PartialOrd, Ord, Hash)]
+            #[non_exhaustive]
+            pub enum Reason {
+                $(#[doc = concat!("`", $word, "`: ", $sentence, ".")] $name = $word,)*
+            }
         }
 
         impl Reason {
-            /// Lists every reason.
-            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$name),*];
-
-            /// Returns the word in records and replies; stable.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
-
             /// Returns a sentence for people, without a capital letter and a full stop.
             pub const fn sentence(self) -> &'static str {
                 match self {
@@ -127,30 +81,6 @@ reasons! {
     Timeout "timeout" "it took too long";
 }
 
-word!(Reason);
-
-/// The effect that a rule had on an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RuleEffect {
-    /// The rule let the attempt through. Something else may have refused it afterwards.
-    Allows,
-    /// The rule refused the attempt.
-    Denies,
-    /// The rule would have let the attempt through, but had expired.
-    Expired,
-}
-
-impl RuleEffect {
-    /// Returns the word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allows => "allows",
-            Self::Denies => "denies",
-            Self::Expired => "expired",
-        }
-    }
-}
-
 impl Reason {
     /// Returns what the decision says about the rule of an attempt with this reason. Without a rule it is [`RuleEffect::Allows`].
     pub const fn effect_of_rule(self) -> RuleEffect {
@@ -183,21 +113,5 @@ impl Reason {
             | Self::ConnectError
             | Self::Timeout => RuleEffect::Allows,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_every_word_back() {
-        for reason in Reason::ALL {
-            assert_eq!(reason.as_str().parse(), Ok(reason));
-        }
-        for verdict in Verdict::ALL {
-            assert_eq!(verdict.as_str().parse(), Ok(verdict));
-        }
-        assert_eq!("allowed".parse::<Verdict>(), Err(WordError));
     }
 }

@@ -13,6 +13,7 @@ use crate::name::HostName;
 use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
 use crate::target::Target;
+use crate::words;
 
 /// The index of a rule in its policy: `policy.rules()[id]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,16 +86,18 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Whether the server name in a TLS hello must be the requested host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum TlsCheck {
-    /// The check applies on port 443.
-    #[default]
-    Auto,
-    /// The check applies on every port of the rule.
-    Sni,
-    /// The check is off: the server speaks first, or the protocol is not TLS.
-    Off,
+words! {
+    /// Whether the server name in a TLS hello must be the requested host.
+    #[derive(PartialOrd, Ord, Hash, Default)]
+    pub enum TlsCheck {
+        /// The check applies on port 443.
+        #[default]
+        Auto = "auto",
+        /// The check applies on every port of the rule.
+        Sni = "sni",
+        /// The check is off: the server speaks first, or the protocol is not TLS.
+        Off = "off",
+    }
 }
 
 impl TlsCheck {

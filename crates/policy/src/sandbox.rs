@@ -1,41 +1,11 @@
-//! Defines the words of a policy about how a stage is confined, apart from hosts and files.
+//! Defines the words of a policy about how a stage is confined.
 
-/// Defines choices that a policy names by a word.
-macro_rules! choices {
-    ($($(#[$about:meta])* $name:ident { $($(#[$of:meta])* $choice:ident = $word:literal,)* })*) => {$(
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$of])* $choice,)*
-        }
+use crate::words;
 
-        impl $name {
-            /// Lists every choice.
-            pub const ALL: &[Self] = &[$(Self::$choice,)*];
-
-            /// Lists their words in policies; stable.
-            pub const WORDS: &[&str] = &[$($word,)*];
-
-            /// Returns the choice of a word in policies.
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|choice| choice.as_str() == word)
-            }
-
-            /// Returns its word in policies.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$choice => $word,)*
-                }
-            }
-        }
-    )*};
-}
-
-choices! {
+words! {
     /// The bridge: how connections reach the proxy.
-    Bridge {
+    #[derive(Default)]
+    pub enum Bridge {
         /// stage2 passes its listener to the proxy and nothing stays resident.
         #[default]
         Handoff = "handoff",
@@ -44,7 +14,8 @@ choices! {
     }
 
     /// The program that builds the sandbox.
-    BackendName {
+    #[derive(Default)]
+    pub enum BackendName {
         /// bubblewrap where it works, else exeat itself.
         #[default]
         Auto = "auto",
@@ -57,7 +28,8 @@ choices! {
     }
 
     /// The servers that a stage may use on the loopback of its sandbox.
-    Loopback {
+    #[derive(Default)]
+    pub enum Loopback {
         /// The stage may use the proxy, and its own servers there.
         #[default]
         Own = "own",
@@ -67,7 +39,8 @@ choices! {
     }
 
     /// Whether a stage has Unix sockets.
-    UnixSockets {
+    #[derive(Default)]
+    pub enum UnixSockets {
         /// Yes, if no socket of the host can be reached by its path.
         #[default]
         Auto = "auto",
@@ -78,7 +51,8 @@ choices! {
     }
 
     /// The replacement for the caller's terminal.
-    Tty {
+    #[derive(Default)]
+    pub enum Tty {
         /// A terminal of the sandbox, if standard input and output are both the caller's controlling terminal and
         /// the caller is in its foreground. Otherwise it is like [`Tty::Off`].
         #[default]
@@ -88,7 +62,8 @@ choices! {
     }
 
     /// Whether programs that ignore the proxy variables are served.
-    Transparent {
+    #[derive(Default)]
+    pub enum Transparent {
         /// Yes, if this machine allows it and the request does not exclude it.
         #[default]
         Auto = "auto",
@@ -98,8 +73,21 @@ choices! {
         Off = "off",
     }
 
+    /// The part of the host's files that the stage sees, the narrowest first.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub enum View {
+        /// Only what is declared, plus `/nix/store` where it exists.
+        Minimal = "minimal",
+        /// The system's trees and the toolchains on PATH read-only, the working directory writable.
+        #[default]
+        Project = "project",
+        /// The whole tree read-only with credentials masked.
+        Host = "host",
+    }
+
     /// The place where package managers keep their downloads.
-    Cache {
+    #[derive(Default)]
+    pub enum Cache {
         /// In a writable, persistent cache of exeat, one per work directory.
         Private = "private",
         /// In a writable cache of exeat on the disk, empty at the start and removed after the run.
@@ -110,7 +98,8 @@ choices! {
     }
 
     /// The place of the stage's HOME.
-    Home {
+    #[derive(Default)]
+    pub enum Home {
         /// At the caller's path; the view determines what is visible there.
         #[default]
         Caller = "caller",
@@ -119,7 +108,8 @@ choices! {
     }
 
     /// The behavior of `exeat run` inside a stage.
-    Nested {
+    #[derive(Default)]
+    pub enum Nested {
         /// The inner run fails, because a sandbox cannot be created inside a sandbox.
         #[default]
         Refuse = "refuse",
@@ -128,7 +118,8 @@ choices! {
     }
 
     /// The reaction to a stage that declares more than it is granted.
-    OnExcess {
+    #[derive(Default)]
+    pub enum OnExcess {
         /// The stage does not start.
         #[default]
         Refuse = "refuse",

@@ -10,7 +10,6 @@ use crate::file::keys::{KEYS, Key, Shape};
 use crate::file::sections::MAX_STAGE;
 use crate::file::{FileRole, SCHEMA};
 use crate::host_port::TAKEN;
-use crate::terms::{Ech, Mode};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -108,10 +107,6 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Version => json!({"const": i64::try_from(SCHEMA).unwrap_or_default()}),
         Shape::Stage => json!({"type": "string", "minLength": 1, "maxLength": MAX_STAGE}),
         Shape::Text => json!({"type": "string"}),
-        Shape::Mode => json!({"enum": Mode::ALL}),
-        Shape::Ech => json!({"enum": Ech::ALL}),
-        Shape::Tls => json!({"enum": ["sni", "off"]}),
-        Shape::View => json!({"enum": ["minimal", "project", "host"]}),
         Shape::Flag => json!({"type": "boolean"}),
         Shape::Day => json!({"type": "string", "format": "date"}),
         Shape::Rules => list("rule"),

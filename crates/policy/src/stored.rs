@@ -10,7 +10,7 @@ use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::limits::Size;
 use crate::policy::{Layers, Policy, PolicyBuilder};
 use crate::rule::{Action, Note, Origin, TlsCheck};
-use crate::terms::{Ech, Mode, Terms};
+use crate::terms::Terms;
 
 /// Maximum bytes of a stored policy. A rule has some hundred, and a policy has several layers.
 pub const MAX_STORED_BYTES: usize = 64 << 20;
@@ -97,8 +97,6 @@ impl StoredPolicy {
             }
             Ok(builder)
         };
-        let mode = raw.mode.map(|text| Mode::ALL.into_iter().find(|mode| mode.as_str() == text));
-        let ech = raw.ech.map(|text| Ech::ALL.into_iter().find(|ech| ech.as_str() == text));
         if raw.schema != crate::file::SCHEMA {
             return Err(StoredError::Value("schema"));
         }
@@ -108,9 +106,12 @@ impl StoredPolicy {
                 role: FileRole::Policy,
                 network: true,
                 rules,
-                mode: mode.map(|mode| mode.ok_or(StoredError::Value("mode"))).transpose()?,
+                mode: raw
+                    .mode
+                    .map(|mode| mode.parse().map_err(|_| StoredError::Value("mode")))
+                    .transpose()?,
                 nat64: raw.nat64,
-                ech: ech.map(|ech| ech.ok_or(StoredError::Value("ech"))).transpose()?,
+                ech: raw.ech.map(|ech| ech.parse().map_err(|_| StoredError::Value("ech"))).transpose()?,
                 ..PolicyFile::default()
             },
             ceilings: raw.ceilings.into_iter().map(builder).collect::<Result<_, _>>()?,

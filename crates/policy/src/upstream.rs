@@ -211,14 +211,6 @@ impl Bypass {
         self.push(text, false)
     }
 
-    /// Adds every entry of a comma-separated text.
-    ///
-    /// # Errors
-    /// Returns the [`BypassError`] of the first invalid entry.
-    pub fn add_list(&mut self, text: &str) -> Result<(), BypassError> {
-        text.split(',').map(str::trim).try_for_each(|entry| self.add(entry))
-    }
-
     /// Parses the value of a variable such as `no_proxy`: entries separated by commas or spaces, without empty
     /// ones. A name also covers those below it, as in curl and Go. `None` means `*`, everything.
     ///

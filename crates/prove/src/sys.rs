@@ -3,15 +3,18 @@
 //! Nothing here judges an answer, and nothing outlives its call: returned descriptors are closed, and lasting changes happen in a
 //! child process ([`apart`]).
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{posix_openpt, ptsname_r, unlockpt};
+use nix::sys::stat::Mode;
 
 /// The outcome of an attempt in a child process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,19 +192,13 @@ pub(crate) fn push_input() -> io::Result<()> {
     };
     // The end of the terminal sends SIGHUP to the leader of its session, which is this process.
     ignore(nix::sys::signal::Signal::SIGHUP)?;
-    // SAFETY: takes numbers only.
-    let master = Errno::result(unsafe { libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY) })
-        .map_err(|errno| step("no terminal of its own", errno))?;
-    // SAFETY: a new descriptor that nothing else owns.
-    let master = unsafe { OwnedFd::from_raw_fd(master) };
-    let name = unlock(&master).map_err(|errno| step("no terminal of its own", errno))?;
+    let no_terminal = |errno| step("no terminal of its own", errno);
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY).map_err(no_terminal)?;
+    unlockpt(&master).map_err(no_terminal)?;
+    let name = ptsname_r(&master).map_err(no_terminal)?;
     nix::unistd::setsid().map_err(|errno| step("no session of its own", errno))?;
     // Opened without O_NOCTTY, so that it becomes the session's terminal. TIOCSTI on any other needs a capability.
-    // SAFETY: a C string that lives through the call.
-    let slave = Errno::result(unsafe { libc::open(name.as_ptr(), libc::O_RDWR) })
-        .map_err(|errno| step("no terminal of its own", errno))?;
-    // SAFETY: a new descriptor that nothing else owns.
-    let slave = unsafe { OwnedFd::from_raw_fd(slave) };
+    let slave = open(name.as_str(), OFlag::O_RDWR, Mode::empty()).map_err(no_terminal)?;
     let byte = b'#';
     for request in [TIOCSTI, TIOCSTI | (1 << 32)] {
         // SAFETY: TIOCSTI reads one byte, a live local.
@@ -210,20 +207,6 @@ pub(crate) fn push_input() -> io::Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// Calls unlockpt(3) and ptsname(3).
-fn unlock(master: &OwnedFd) -> nix::Result<CString> {
-    let mut name = [0_u8; 64];
-    // SAFETY: an open descriptor, and a buffer of the length given.
-    unsafe {
-        Errno::result(libc::unlockpt(master.as_raw_fd()))?;
-        let failed = libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr().cast(), name.len());
-        if failed != 0 {
-            return Err(Errno::from_raw(failed));
-        }
-    }
-    CStr::from_bytes_until_nul(&name).map(Into::into).map_err(|_| Errno::ERANGE)
 }
 
 /// A kind of namespace for a child.

@@ -53,77 +53,51 @@ pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
-/// The reason why an allowed target could not be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    #[error("DNS: no such name")]
-    NoSuchName,
-    #[error("DNS: the resolver failed")]
-    Resolver,
-    #[error("DNS: no answer in time")]
-    ResolverTimeout,
-    #[error("DNS: too many addresses in one answer")]
-    TooManyAnswers,
-    #[error("the host's own addresses or its hosts file cannot be read")]
-    Host,
-    #[error("connection refused")]
-    Refused,
-    #[error("no route")]
-    NoRoute,
-    #[error("connection reset")]
-    Reset,
-    #[error("no connection in time")]
-    ConnectTimeout,
-    #[error("out of descriptors or ports")]
-    Resources,
-    #[error("cannot connect")]
-    Connect,
-    #[error("the connection ended before an answer")]
-    NoResponse,
-    #[error("the answer is not well-formed HTTP")]
-    BadResponse,
-    #[error("the upstream proxy has no usable address")]
-    UpstreamUnresolved,
-    #[error("the upstream proxy cannot be reached")]
-    UpstreamUnreached,
-    #[error("the upstream proxy did not answer in time")]
-    UpstreamTimeout,
-    #[error("the upstream proxy wants credentials")]
-    UpstreamAuth,
-    #[error("the upstream proxy refused")]
-    UpstreamRefused,
-    #[error("the upstream proxy gave no usable answer")]
-    UpstreamAnswer,
+/// Defines [`Failure`]: each row has its name, its text, and what [`Row`] has of it.
+macro_rules! failures {
+    ($($name:ident $text:literal $status:literal $error:literal $socks:literal $reason:ident $($again:ident)?;)*) => {
+        /// The reason why an allowed target could not be reached.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+        pub(crate) enum Failure {
+            $(#[error($text)] $name,)*
+        }
+
+        impl Failure {
+            /// Returns the table row of this failure.
+            fn row(self) -> Row {
+                match self {
+                    $(Self::$name => Row::new($status, $error, $socks, Reason::$reason)$(.$again())?,)*
+                }
+            }
+        }
+    };
+}
+
+failures! {
+    NoSuchName "DNS: no such name" 502 "dns_error" 4 ResolveError;
+    Resolver "DNS: the resolver failed" 502 "dns_error" 4 ResolveError;
+    ResolverTimeout "DNS: no answer in time" 504 "dns_timeout" 6 Timeout;
+    TooManyAnswers "DNS: too many addresses in one answer" 502 "dns_error" 4 ResolveError;
+    Host "the host's own addresses or its hosts file cannot be read" 502 "proxy_internal_error" 1 ResolveError;
+    Refused "connection refused" 502 "connection_refused" 5 ConnectError;
+    NoRoute "no route" 502 "destination_ip_unroutable" 3 ConnectError;
+    Reset "connection reset" 502 "connection_terminated" 4 ConnectError;
+    ConnectTimeout "no connection in time" 504 "connection_timeout" 6 Timeout;
+    // Descriptors and ports become free when connections end.
+    Resources "out of descriptors or ports" 503 "proxy_internal_error" 1 ConnectError retryable;
+    Connect "cannot connect" 502 "destination_unavailable" 4 ConnectError;
+    NoResponse "the connection ended before an answer" 502 "http_response_incomplete" 1 ConnectError;
+    BadResponse "the answer is not well-formed HTTP" 502 "http_protocol_error" 1 ConnectError;
+    UpstreamUnresolved "the upstream proxy has no usable address" 502 "destination_unavailable" 4 ConnectError;
+    UpstreamUnreached "the upstream proxy cannot be reached" 502 "destination_unavailable" 4 ConnectError;
+    UpstreamTimeout "the upstream proxy did not answer in time" 504 "connection_timeout" 6 Timeout;
+    // A 407 would ask the client for credentials, which it does not have.
+    UpstreamAuth "the upstream proxy wants credentials" 502 "proxy_configuration_error" 1 ConnectError;
+    UpstreamRefused "the upstream proxy refused" 502 "destination_unavailable" 4 ConnectError;
+    UpstreamAnswer "the upstream proxy gave no usable answer" 502 "http_protocol_error" 1 ConnectError;
 }
 
 impl Failure {
-    /// Returns the table row of this failure.
-    fn row(self) -> Row {
-        match self {
-            Self::NoSuchName => Row::new(502, "dns_error", 4, Reason::ResolveError),
-            Self::Resolver => Row::new(502, "dns_error", 4, Reason::ResolveError),
-            Self::ResolverTimeout => Row::new(504, "dns_timeout", 6, Reason::Timeout),
-            Self::TooManyAnswers => Row::new(502, "dns_error", 4, Reason::ResolveError),
-            Self::Host => Row::new(502, "proxy_internal_error", 1, Reason::ResolveError),
-            Self::Refused => Row::new(502, "connection_refused", 5, Reason::ConnectError),
-            Self::NoRoute => Row::new(502, "destination_ip_unroutable", 3, Reason::ConnectError),
-            Self::Reset => Row::new(502, "connection_terminated", 4, Reason::ConnectError),
-            Self::ConnectTimeout => Row::new(504, "connection_timeout", 6, Reason::Timeout),
-            // Descriptors and ports become free when connections end.
-            Self::Resources => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError).retryable(),
-            Self::Connect => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::NoResponse => Row::new(502, "http_response_incomplete", 1, Reason::ConnectError),
-            Self::BadResponse => Row::new(502, "http_protocol_error", 1, Reason::ConnectError),
-            // A 407 would ask the client for credentials, which it does not have.
-            Self::UpstreamAuth => Row::new(502, "proxy_configuration_error", 1, Reason::ConnectError),
-            Self::UpstreamUnresolved => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::UpstreamUnreached => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::UpstreamTimeout => Row::new(504, "connection_timeout", 6, Reason::Timeout),
-            Self::UpstreamRefused => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::UpstreamAnswer => Row::new(502, "http_protocol_error", 1, Reason::ConnectError),
-        }
-    }
-
     /// Returns the reason for the record.
     pub(crate) fn reason(self) -> Reason {
         self.row().reason

@@ -5,13 +5,13 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use exeat_policy::Mode;
 use exeat_policy::preset::{self, Risk};
-use exeat_policy::{Host, HostName, Origin, Reason, Rule, Target, Verdict, WordError};
+use exeat_policy::{Host, HostName, Origin, Reason, Rule, Target, Verdict, words};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{ConnId, RunId};
@@ -141,32 +141,20 @@ pub struct Source {
     pub sha256: String,
 }
 
-/// The role of a file in a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SourceRole {
-    /// A policy, which grants.
-    Policy,
-    /// A ceiling, which bounds the grants.
-    Ceiling,
-    /// The effects that the stage declares.
-    Effects,
-    /// Rules, one a line.
-    Rules,
-    /// A lock file: the hosts that the stage reached before. It reaches no others.
-    Lock,
-}
-
-impl SourceRole {
-    /// Returns the word in the record.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Policy => "policy",
-            Self::Ceiling => "ceiling",
-            Self::Effects => "effects",
-            Self::Rules => "rules",
-            Self::Lock => "lock",
-        }
+words! {
+    /// The role of a file in a policy.
+    #[derive(Hash)]
+    pub enum SourceRole {
+        /// A policy, which grants.
+        Policy = "policy",
+        /// A ceiling, which bounds the grants.
+        Ceiling = "ceiling",
+        /// The effects that the stage declares.
+        Effects = "effects",
+        /// Rules, one a line.
+        Rules = "rules",
+        /// A lock file: the hosts that the stage reached before. It reaches no others.
+        Lock = "lock",
     }
 }
 
@@ -191,57 +179,25 @@ impl fmt::Display for Holds {
     }
 }
 
-/// The way in which a request arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Via {
-    /// `CONNECT host:port`.
-    Connect,
-    /// A plain HTTP request in absolute form.
-    Http,
-    /// A connection of a client that ignores the proxy variables, caught by the gateway.
-    Transparent,
-    /// A SOCKS5 request.
-    Socks5,
-    /// A question to the sandbox's name server.
-    Dns,
-    /// An attempt to leave without the proxy, which the tap saw.
-    Direct,
-    /// A connection to a port of the host that `--host-port` opened.
-    Forward,
-}
-
-impl Via {
-    /// Contains every value.
-    pub const ALL: [Via; 7] =
-        [Via::Connect, Via::Http, Via::Transparent, Via::Socks5, Via::Dns, Via::Direct, Via::Forward];
-
-    /// Returns the word in the record.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Via::Connect => "connect",
-            Via::Http => "http",
-            Via::Transparent => "transparent",
-            Via::Socks5 => "socks5",
-            Via::Dns => "dns",
-            Via::Direct => "direct",
-            Via::Forward => "forward",
-        }
-    }
-}
-
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for Via {
-    type Err = WordError;
-
-    fn from_str(text: &str) -> Result<Via, WordError> {
-        Via::ALL.into_iter().find(|via| via.as_str() == text).ok_or(WordError)
+words! {
+    /// The way in which a request arrived.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum Via {
+        /// `CONNECT host:port`.
+        Connect = "connect",
+        /// A plain HTTP request in absolute form.
+        Http = "http",
+        /// A connection of a client that ignores the proxy variables, caught by the gateway.
+        Transparent = "transparent",
+        /// A SOCKS5 request.
+        Socks5 = "socks5",
+        /// A question to the sandbox's name server.
+        Dns = "dns",
+        /// An attempt to leave without the proxy, which the tap saw.
+        Direct = "direct",
+        /// A connection to a port of the host that `--host-port` opened.
+        Forward = "forward",
     }
 }
 
@@ -625,44 +581,28 @@ pub struct RunEnd {
     pub dropped: u64,
 }
 
-/// The cause of a run's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// The stage exited.
-    Exit,
-    /// The stage died of a signal.
-    Signal,
-    /// The run used up its time.
-    Timeout,
-    /// The stage reached a limit and was killed.
-    Limit,
-    /// The host removed the cover that kept a file hidden or read-only, and the stage was killed.
-    Uncovered,
-    /// The sandbox could not be set up; nothing ran.
-    Setup,
-    /// The policy forbade the start; nothing ran.
-    Policy,
-    /// Somebody asked the run to end.
-    Stopped,
-    /// A request was denied, and the run ends or fails at a denial.
-    Denied,
-}
-
-impl Cause {
-    /// Returns the word in the record.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exit => "exit",
-            Self::Signal => "signal",
-            Self::Timeout => "timeout",
-            Self::Limit => "limit",
-            Self::Uncovered => "uncovered",
-            Self::Setup => "setup",
-            Self::Policy => "policy",
-            Self::Stopped => "stopped",
-            Self::Denied => "denied",
-        }
+words! {
+    /// The cause of a run's end.
+    #[derive(Hash)]
+    pub enum Cause {
+        /// The stage exited.
+        Exit = "exit",
+        /// The stage died of a signal.
+        Signal = "signal",
+        /// The run used up its time.
+        Timeout = "timeout",
+        /// The stage reached a limit and was killed.
+        Limit = "limit",
+        /// The host removed the cover that kept a file hidden or read-only, and the stage was killed.
+        Uncovered = "uncovered",
+        /// The sandbox could not be set up; nothing ran.
+        Setup = "setup",
+        /// The policy forbade the start; nothing ran.
+        Policy = "policy",
+        /// Somebody asked the run to end.
+        Stopped = "stopped",
+        /// A request was denied, and the run ends or fails at a denial.
+        Denied = "denied",
     }
 }
 
@@ -680,14 +620,5 @@ pub enum StoppedBy {
 
 /// Returns the name of a signal (signal(7)) on x86-64 and aarch64, such as `SIGTERM`; `SIG64` for a number without a name.
 pub fn signal_name(signal: i32) -> String {
-    const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-    ];
-    let at = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
-    match at.and_then(|at| NAMES.get(at)) {
-        Some(name) => format!("SIG{name}"),
-        None => format!("SIG{signal}"),
-    }
+    Signal::try_from(signal).map_or_else(|_| format!("SIG{signal}"), |known| known.as_str().to_owned())
 }

@@ -226,6 +226,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
             (clip(aspect, max::ASPECT), Cow::Owned(clip(&holds.to_string(), max::HOLDS).into_owned()))
         })
         .collect();
+    let limits: Vec<_> = start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect();
     let (ledger, number) = match &start.ledger {
         InLedger::None => ("none".into(), None),
         InLedger::Unnumbered => ("unnumbered".into(), None),
@@ -251,7 +252,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         upstream: start.upstream.as_deref().filter(|_| own).map(|text| clip(text, max::UPSTREAM_OF_RUN)),
         gateway: start.gateway.as_deref().map(|text| clip(text, max::GATEWAY)),
         enforcement: (!enforcement.is_empty()).then_some(enforcement),
-        limits: start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect(),
+        limits: (!limits.is_empty()).then_some(limits),
         labels: (!labels.is_empty()).then_some(labels),
         labels_more: (more > 0).then_some(more),
         no: number.map(|number| number.no),
@@ -312,7 +313,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a RequestDecis
             .as_deref()
             .filter(|raw| !is_target(raw, decision.target.as_ref()))
             .map(host_raw),
-        ips: decision.ips.get(..ips).unwrap_or(&decision.ips),
+        ips: Some(decision.ips.get(..ips).unwrap_or(&decision.ips)).filter(|ips| !ips.is_empty()),
         ips_more: decision.ips.len().checked_sub(ips).filter(|more| *more > 0),
         dns_us: decision.dns.map(micros),
         verdict: Some(decision.verdict.as_str()),
@@ -471,183 +472,123 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The fields of a line, in their order.
-#[derive(Default, Serialize)]
-struct Line<'a> {
-    schema: &'static str,
-    seq: u64,
-    ts: &'a str,
-    mono_us: u64,
-    event: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    run: Option<RunId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    policy_sha256: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<Mode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    machine: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dir: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_id: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backend: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backend_why: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bridge: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    proxy: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gateway: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    upstream: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    enforcement: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    limits: Vec<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels_more: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    no: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ledger: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ledger_prev: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    torn: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unsigned: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    others: Option<&'a BTreeMap<String, String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<SourceRole>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file_sha256: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    what: Option<What>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conn: Option<ConnId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    via: Option<Via>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    proto: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    method: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exe: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ppid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    port: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host_raw: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    ips: &'a [IpAddr],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ips_more: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ip: Option<IpAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dns_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verdict: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule_src: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    risk: Option<Risk>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused_by: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    approved_by: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sni: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sni_ok: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    alpn: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ech: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connect_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes_up: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes_down: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_by: Option<CloseCause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cause: Option<Cause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal_number: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stopped_by: Option<StoppedBy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allowed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    denied: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    would_deny: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    errors: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dropped: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connections: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    n: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    root: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key_id: Option<String>,
-    prev: &'a str,
+/// Defines the fields of a line. The optional ones are left out where they are `None`.
+macro_rules! line {
+    ($(#[$about:meta])* struct $name:ident<$life:lifetime> {
+        first { $($first:ident: $first_type:ty,)* }
+        optional { $($field:ident: $type:ty,)* }
+        last { $($last:ident: $last_type:ty,)* }
+    }) => {
+        $(#[$about])*
+        #[derive(Default, Serialize)]
+        struct $name<$life> {
+            $($first: $first_type,)*
+            $(#[serde(skip_serializing_if = "Option::is_none")] $field: Option<$type>,)*
+            $($last: $last_type,)*
+        }
+    };
+}
+
+line! {
+    /// The fields of a line, in their order.
+    struct Line<'a> {
+        first {
+            schema: &'static str,
+            seq: u64,
+            ts: &'a str,
+            mono_us: u64,
+            event: &'static str,
+        }
+        optional {
+            run: RunId,
+            stage: Cow<'a, str>,
+            policy_sha256: Cow<'a, str>,
+            mode: Mode,
+            version: Cow<'a, str>,
+            command: Cow<'a, str>,
+            user: Cow<'a, str>,
+            machine: Cow<'a, str>,
+            dir: Cow<'a, str>,
+            trace_id: Cow<'a, str>,
+            span_id: Cow<'a, str>,
+            backend: Cow<'a, str>,
+            backend_why: Cow<'a, str>,
+            bridge: Cow<'a, str>,
+            proxy: Cow<'a, str>,
+            gateway: Cow<'a, str>,
+            upstream: Cow<'a, str>,
+            enforcement: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+            limits: Vec<Cow<'a, str>>,
+            labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+            labels_more: u64,
+            no: u64,
+            last: u64,
+            ledger: Cow<'a, str>,
+            ledger_prev: Cow<'a, str>,
+            first: Cow<'a, str>,
+            torn: u64,
+            unsigned: u64,
+            others: &'a BTreeMap<String, String>,
+            role: SourceRole,
+            file: Cow<'a, str>,
+            file_sha256: Cow<'a, str>,
+            what: What,
+            conn: ConnId,
+            via: Via,
+            proto: String,
+            method: Cow<'a, str>,
+            exe: Cow<'a, str>,
+            pid: u32,
+            ppid: u32,
+            host: Cow<'a, str>,
+            port: u16,
+            host_raw: Cow<'a, str>,
+            ips: &'a [IpAddr],
+            ips_more: usize,
+            ip: IpAddr,
+            dns_us: u64,
+            verdict: &'static str,
+            reason: &'static str,
+            rule: Cow<'a, str>,
+            rule_src: Cow<'a, str>,
+            risk: Risk,
+            refused_by: Cow<'a, str>,
+            approved_by: Cow<'a, str>,
+            why: Cow<'a, str>,
+            expires: Cow<'a, str>,
+            count: u64,
+            sni: Cow<'a, str>,
+            sni_ok: bool,
+            alpn: Cow<'a, str>,
+            ech: bool,
+            connect_us: u64,
+            tls_us: u64,
+            dur_us: u64,
+            bytes_up: u64,
+            bytes_down: u64,
+            ended_by: CloseCause,
+            cause: Cause,
+            exit: i32,
+            limit: Cow<'a, str>,
+            signal: String,
+            signal_number: i32,
+            stopped_by: StoppedBy,
+            allowed: u64,
+            denied: u64,
+            would_deny: u64,
+            errors: u64,
+            failed: u64,
+            dropped: u64,
+            connections: u64,
+            error: Cow<'a, str>,
+            n: u64,
+            root: String,
+            key_id: String,
+        }
+        last {
+            prev: &'a str,
+        }
+    }
 }
 
 /// Compact JSON in which every character outside 0x20 to 0x7e is written as `\uXXXX`.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use exeat_policy::BackendName;
+use exeat_policy::{BackendName, WordError};
 use exeat_sandbox::Builder;
 use exeat_sandbox::bwrap::find;
 use serde::{Deserialize, Serialize};
@@ -94,9 +94,9 @@ impl Backend {
     pub fn from_flag(word: &str) -> Result<Self, BackendError> {
         match word {
             "none" => Ok(Self::None),
-            _ => match BackendName::from_word(word) {
-                Some(name) => Self::named(name),
-                None => Err(BackendError::Unknown { name: word.to_owned() }),
+            _ => match word.parse() {
+                Ok(name) => Self::named(name),
+                Err(WordError) => Err(BackendError::Unknown { name: word.to_owned() }),
             },
         }
     }
@@ -114,7 +114,7 @@ impl Backend {
 
     /// Returns its word in policies.
     pub(crate) fn word(&self) -> Option<BackendName> {
-        BackendName::from_word(self.name())
+        self.name().parse().ok()
     }
 
     /// Returns whether it holds a stage: false only for [`Backend::None`].

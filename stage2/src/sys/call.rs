@@ -88,142 +88,81 @@ pub(super) unsafe fn syscall(number: Number, arguments: [usize; 6]) -> Result<us
     }
 }
 
-/// The numbers of the system calls that stage2 makes (arch/x86/entry/syscalls/syscall_64.tbl).
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(super) enum Number {
-    Read = 0,
-    Write = 1,
-    Close = 3,
-    Mmap = 9,
-    Munmap = 11,
-    RtSigaction = 13,
-    RtSigprocmask = 14,
-    Ioctl = 16,
-    Socket = 41,
-    Connect = 42,
-    Sendto = 44,
-    Sendmsg = 46,
-    Recvmsg = 47,
-    Shutdown = 48,
-    Bind = 49,
-    Listen = 50,
-    Socketpair = 53,
-    Setsockopt = 54,
-    Clone = 56,
-    Execve = 59,
-    Wait4 = 61,
-    Kill = 62,
-    Fcntl = 72,
-    Chdir = 80,
-    Fchdir = 81,
-    Umask = 95,
-    Getppid = 110,
-    Setsid = 112,
-    Setgroups = 116,
-    Setresuid = 117,
-    Setresgid = 119,
-    Capset = 126,
-    PivotRoot = 155,
-    Prctl = 157,
-    Umount2 = 166,
-    ExitGroup = 231,
-    EpollCtl = 233,
-    Openat = 257,
-    Mkdirat = 258,
-    Unlinkat = 263,
-    Symlinkat = 266,
-    Faccessat = 269,
-    Ppoll = 271,
-    Unshare = 272,
-    EpollPwait = 281,
-    Accept4 = 288,
-    Signalfd4 = 289,
-    EpollCreate1 = 291,
-    Dup3 = 292,
-    Prlimit64 = 302,
-    Seccomp = 317,
-    Statx = 332,
-    OpenTree = 428,
-    MoveMount = 429,
-    Fsopen = 430,
-    Fsconfig = 431,
-    Fsmount = 432,
-    CloseRange = 436,
-    Openat2 = 437,
-    MountSetattr = 442,
-    LandlockCreateRuleset = 444,
-    LandlockAddRule = 445,
-    LandlockRestrictSelf = 446,
+/// Defines the system calls that stage2 makes, each with its number on x86_64 (arch/x86/entry/syscalls/syscall_64.tbl) and on aarch64
+/// (include/uapi/asm-generic/unistd.h).
+macro_rules! numbers {
+    ($($call:ident $x86_64:literal $aarch64:literal;)*) => {
+        /// The number of a system call on this architecture.
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        pub(super) enum Number {
+            $($call = if cfg!(target_arch = "x86_64") { $x86_64 } else { $aarch64 },)*
+        }
+    };
 }
 
-/// The numbers of the system calls that stage2 makes (include/uapi/asm-generic/unistd.h).
-#[cfg(target_arch = "aarch64")]
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(super) enum Number {
-    EpollCreate1 = 20,
-    EpollCtl = 21,
-    EpollPwait = 22,
-    Dup3 = 24,
-    Fcntl = 25,
-    Ioctl = 29,
-    Mkdirat = 34,
-    Unlinkat = 35,
-    Symlinkat = 36,
-    Umount2 = 39,
-    PivotRoot = 41,
-    Faccessat = 48,
-    Chdir = 49,
-    Fchdir = 50,
-    Openat = 56,
-    Close = 57,
-    Read = 63,
-    Write = 64,
-    Ppoll = 73,
-    Signalfd4 = 74,
-    Capset = 91,
-    ExitGroup = 94,
-    Unshare = 97,
-    Kill = 129,
-    RtSigaction = 134,
-    RtSigprocmask = 135,
-    Setresuid = 147,
-    Setresgid = 149,
-    Setsid = 157,
-    Setgroups = 159,
-    Umask = 166,
-    Prctl = 167,
-    Getppid = 173,
-    Socket = 198,
-    Socketpair = 199,
-    Bind = 200,
-    Listen = 201,
-    Connect = 203,
-    Sendto = 206,
-    Setsockopt = 208,
-    Shutdown = 210,
-    Sendmsg = 211,
-    Recvmsg = 212,
-    Munmap = 215,
-    Clone = 220,
-    Execve = 221,
-    Mmap = 222,
-    Accept4 = 242,
-    Wait4 = 260,
-    Prlimit64 = 261,
-    Seccomp = 277,
-    Statx = 291,
-    OpenTree = 428,
-    MoveMount = 429,
-    Fsopen = 430,
-    Fsconfig = 431,
-    Fsmount = 432,
-    CloseRange = 436,
-    Openat2 = 437,
-    MountSetattr = 442,
-    LandlockCreateRuleset = 444,
-    LandlockAddRule = 445,
-    LandlockRestrictSelf = 446,
+numbers! {
+    Read 0 63;
+    Write 1 64;
+    Close 3 57;
+    Mmap 9 222;
+    Munmap 11 215;
+    RtSigaction 13 134;
+    RtSigprocmask 14 135;
+    Ioctl 16 29;
+    Socket 41 198;
+    Connect 42 203;
+    Sendto 44 206;
+    Sendmsg 46 211;
+    Recvmsg 47 212;
+    Shutdown 48 210;
+    Bind 49 200;
+    Listen 50 201;
+    Socketpair 53 199;
+    Setsockopt 54 208;
+    Clone 56 220;
+    Execve 59 221;
+    Wait4 61 260;
+    Kill 62 129;
+    Fcntl 72 25;
+    Chdir 80 49;
+    Fchdir 81 50;
+    Umask 95 166;
+    Getppid 110 173;
+    Setsid 112 157;
+    Setgroups 116 159;
+    Setresuid 117 147;
+    Setresgid 119 149;
+    Capset 126 91;
+    PivotRoot 155 41;
+    Prctl 157 167;
+    Umount2 166 39;
+    ExitGroup 231 94;
+    EpollCtl 233 21;
+    Openat 257 56;
+    Mkdirat 258 34;
+    Unlinkat 263 35;
+    Symlinkat 266 36;
+    Faccessat 269 48;
+    Ppoll 271 73;
+    Unshare 272 97;
+    EpollPwait 281 22;
+    Accept4 288 242;
+    Signalfd4 289 74;
+    EpollCreate1 291 20;
+    Dup3 292 24;
+    Prlimit64 302 261;
+    Seccomp 317 277;
+    Statx 332 291;
+    OpenTree 428 428;
+    MoveMount 429 429;
+    Fsopen 430 430;
+    Fsconfig 431 431;
+    Fsmount 432 432;
+    CloseRange 436 436;
+    Openat2 437 437;
+    MountSetattr 442 442;
+    LandlockCreateRuleset 444 444;
+    LandlockAddRule 445 445;
+    LandlockRestrictSelf 446 446;
 }

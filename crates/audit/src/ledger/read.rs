@@ -20,7 +20,7 @@ const MAX_FAULTS: usize = 32;
 const MIN_DIGITS: usize = 16;
 
 /// The content of a ledger.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Book {
     /// Its name: the id of its key and that of its machine.
@@ -200,22 +200,7 @@ impl Book {
     }
 
     fn new(name: &str, path: PathBuf) -> Book {
-        Book {
-            name: name.to_owned(),
-            path,
-            lines: 0,
-            last: 0,
-            head: None,
-            key: None,
-            faults: Vec::new(),
-            more: 0,
-            torn: 0,
-            found: BTreeMap::new(),
-            beside: Vec::new(),
-            runs: BTreeMap::new(),
-            others: BTreeMap::new(),
-            digests: HashSet::new(),
-        }
+        Book { name: name.to_owned(), path, ..Book::default() }
     }
 
     /// Reads the file. Only the number of runs decides how much memory that takes.

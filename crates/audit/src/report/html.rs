@@ -9,7 +9,7 @@ use exeat_policy::{Reason, RuleEffect, Verdict, printable_ascii};
 use exeat_record::Proto;
 
 use super::data::{MAX_ROWS, MAX_RUNS, Report, Source};
-use crate::query::Record;
+use crate::query::{Record, host_and_port};
 use crate::summary::{Few, HostSummary, Sort, Tally, Traffic, UnusedRules, without_end};
 use crate::table::{bytes, day_and_time};
 use crate::verify::Standing;
@@ -287,15 +287,7 @@ fn runs(report: &Report, out: &mut String) {
 
 fn name_of(host: &HostSummary) -> String {
     let Some(name) = host.host.as_deref() else { return "(no readable name)".to_owned() };
-    let name = if name.contains(':') {
-        format!("[{}]", printable_ascii(name))
-    } else {
-        printable_ascii(name).into_owned()
-    };
-    let name = match host.port {
-        Some(port) => format!("{name}:{port}"),
-        None => name,
-    };
+    let name = host_and_port(&printable_ascii(name), host.port);
     match host.proto {
         Proto::Tcp => name,
         Proto::Udp => format!("{name} (UDP)"),

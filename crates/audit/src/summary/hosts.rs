@@ -21,6 +21,9 @@ use crate::Moment;
 use crate::attempt::{Attempt, asked_host};
 use crate::query::{LineKind, Record};
 
+/// The number of hosts that are named in each order, by default. A host counts once for each port and protocol.
+pub const MAX_HOSTS: usize = 10_000;
+
 /// The most addresses and programs that are kept of one host.
 const MAX_FEW: usize = 8;
 
@@ -34,7 +37,7 @@ pub(super) const MAX_RULES_OF_HOST: usize = 16;
 const FAN: usize = 16;
 
 /// The attempts at one host, on one port, in one protocol.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HostSummary {
     /// The host as in the record, cut if it is longer than any name; `None` if the request had no readable host, or the line stands for
@@ -130,24 +133,7 @@ impl Sightings {
 
 impl HostSummary {
     fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> HostSummary {
-        HostSummary {
-            host,
-            port,
-            proto,
-            traffic: Traffic::default(),
-            outcomes: BTreeMap::new(),
-            addresses: Few::default(),
-            programs: Few::default(),
-            first: None,
-            last: None,
-            rules: Few::default(),
-            cited: Cited::default(),
-            special: Few::default(),
-            upstream: false,
-            tls_unseen: false,
-            inner: None,
-            so_far: [0; 2],
-        }
+        HostSummary { host, port, proto, ..HostSummary::default() }
     }
 
     /// Returns the key that tells it apart from other rows.
@@ -343,6 +329,12 @@ struct Spilled {
     /// The number of times that the rows were merged.
     level: u32,
     file: File,
+}
+
+impl Default for Hosts {
+    fn default() -> Hosts {
+        Hosts::new(MAX_HOSTS, &Sort::PRINTED)
+    }
 }
 
 impl Hosts {

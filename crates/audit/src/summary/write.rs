@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::Moment;
-use crate::query::last_part;
+use crate::query::{host_and_port, last_part};
 use crate::table::{self, GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
 
 /// The most hosts and rules in a job summary of GitHub, which drops a summary over 1 MiB.
@@ -552,11 +552,10 @@ pub(crate) fn code(text: &str) -> String {
 /// Returns `host:port`, printable.
 pub(crate) fn target(host: &HostSummary) -> String {
     let name = host.host.as_deref().map_or(Cow::Borrowed("(no host)"), cell);
-    let name = if name.contains(':') { Cow::Owned(format!("[{name}]")) } else { name };
-    let port = host.port.map(|port| format!(":{port}")).unwrap_or_default();
+    let target = host_and_port(&name, host.port);
     match host.proto {
-        Proto::Tcp => format!("{name}{port}"),
-        proto => format!("{name}{port} ({proto})"),
+        Proto::Tcp => target,
+        proto => format!("{target} ({proto})"),
     }
 }
 

@@ -192,7 +192,7 @@ pub(super) fn parse_mode(text: &str) -> Result<Mode, String> {
 /// `--backend`.
 pub(super) fn backend_parser() -> impl TypedValueParser<Value = BackendName> {
     PossibleValuesParser::new(BackendName::WORDS)
-        .try_map(|word| BackendName::from_word(&word).ok_or_else(|| words(BackendName::WORDS)))
+        .try_map(|word| word.parse::<BackendName>().map_err(|_| words(BackendName::WORDS)))
 }
 
 pub(super) fn words(all: &[impl ToString]) -> String {

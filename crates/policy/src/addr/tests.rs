@@ -468,13 +468,3 @@ fn d09_knows_own_addresses_in_every_form() {
         assert_eq!(own.contains(ip.parse().unwrap()), expect, "{ip}");
     }
 }
-
-#[test]
-fn names_the_document_of_every_class_but_two() {
-    for (_, class) in V4 {
-        assert!(!class.rfc().is_empty(), "{class}");
-    }
-    for (_, class) in V6 {
-        assert!(!class.rfc().is_empty(), "{class}");
-    }
-}

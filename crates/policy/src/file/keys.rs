@@ -4,8 +4,9 @@
 use crate::escape::visible;
 use crate::limits::Limit;
 use crate::sandbox::{
-    BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets,
+    BackendName, Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets, View,
 };
+use crate::terms::{Ech, Mode};
 
 use super::rule::FileRole;
 
@@ -34,14 +35,6 @@ pub(crate) enum Shape {
     Stage,
     /// Any string.
     Text,
-    /// `enforce` or `report`.
-    Mode,
-    /// `record` or `refuse`.
-    Ech,
-    /// `sni` or `off`.
-    Tls,
-    /// `minimal`, `project` or `host`.
-    View,
     /// True or false.
     Flag,
     /// A day.
@@ -102,6 +95,9 @@ const fn later(section: &'static str, name: &'static str) -> Key {
     Key { section, name, shape: Shape::Later, only: None, about: "" }
 }
 
+/// The words for the check of the TLS server name. Without one it depends on the port.
+pub(super) const TLS: &[&str] = &["sni", "off"];
+
 /// Every key of our own format, including keys of the design that this version does not support.
 pub(crate) const KEYS: &[Key] = &[
     key("", "schema", Shape::Version, "the version of this language; 1"),
@@ -117,14 +113,14 @@ pub(crate) const KEYS: &[Key] = &[
     policy(
         "network",
         "mode",
-        Shape::Mode,
+        Shape::OneOf(Mode::WORDS),
         "enforce, or report: names that no rule allows are let through on the ports 80 and 443, and recorded",
     ),
     key("network", "nat64", Shape::Flag, "judges addresses in 64:ff9b::/96 by the IPv4 address inside"),
     key(
         "network",
         "ech",
-        Shape::Ech,
+        Shape::OneOf(Ech::WORDS),
         "whether a TLS hello with an encrypted one inside is recorded or refused",
     ),
     policy("network", "socks5", Shape::Flag, "offers the stage SOCKS5 as well"),
@@ -155,7 +151,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "network.rule",
         "tls",
-        Shape::Tls,
+        Shape::OneOf(TLS),
         "whether the TLS server name is checked; on port 443 it is by default",
     ),
     key(
@@ -175,7 +171,7 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     later("network.rule", "methods"),
     later("network.rule", "paths"),
-    key("fs", "view", Shape::View, "what is shown before anything is listed"),
+    key("fs", "view", Shape::OneOf(View::WORDS), "what is shown before anything is listed"),
     key("fs", "ro", Shape::Binds, "shown read-only"),
     key("fs", "rw", Shape::Binds, "shown writable"),
     key("fs", "mask", Shape::Paths, "hidden"),

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -170,8 +170,9 @@ fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, SpanFault
             Value::Table(entries)
         }
         Some(b'[') => {
-            let items: RawList = serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?;
-            let nodes = items.0.into_iter().map(|item| json_node(text, item, depth - 1));
+            let items: Vec<&RawValue> =
+                serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?;
+            let nodes = items.into_iter().map(|item| json_node(text, item, depth - 1));
             Value::Array(nodes.collect::<Result<_, _>>()?)
         }
         Some(b'"') => Value::Str(serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?),
@@ -270,30 +271,5 @@ impl<'de> Deserialize<'de> for RawMap<'de> {
             }
         }
         deserializer.deserialize_map(Members)
-    }
-}
-
-/// The items of an array, as text.
-struct RawList<'a>(Vec<&'a RawValue>);
-
-impl<'de> Deserialize<'de> for RawList<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Items;
-        impl<'de> Visitor<'de> for Items {
-            type Value = RawList<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an array")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<RawList<'de>, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = seq.next_element()? {
-                    items.push(item);
-                }
-                Ok(RawList(items))
-            }
-        }
-        deserializer.deserialize_seq(Items)
     }
 }

@@ -19,12 +19,12 @@ use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 
 use super::bind::{BindError, BindSpec, PathSpec};
-use super::keys::{KEYS, nearest};
+use super::keys::{KEYS, TLS, nearest};
 use super::raw::{Entry, Node, Value};
 use super::reader::{Reader, rule_meant};
 use super::{
     EffectsSection, EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, SandboxSection, UpstreamSection,
-    View, WrittenName,
+    WrittenName,
 };
 
 /// Maximum characters of a stage's name, which is in every record.
@@ -51,10 +51,8 @@ pub fn stage_fault(name: &str) -> Option<&'static str> {
 
 const SIZE: &str = "a size like \"512MiB\"";
 
-const VIEWS: [(&str, View); 3] =
-    [("project", View::Project), ("host", View::Host), ("minimal", View::Minimal)];
-
-const TLS: [(&str, TlsCheck); 2] = [("sni", TlsCheck::Sni), ("off", TlsCheck::Off)];
+/// The views, the usual one first.
+const VIEWS: &[&str] = &["project", "host", "minimal"];
 
 impl Reader<'_> {
     pub(super) fn document(&mut self, document: Node, file: &mut PolicyFile) {
@@ -126,10 +124,8 @@ impl Reader<'_> {
         let bare = Note::default();
         for entry in entries {
             match entry.key.as_str() {
-                "mode" => {
-                    file.mode = self.word("mode", entry.node, &Mode::ALL.map(|mode| (mode.as_str(), mode)))
-                }
-                "ech" => file.ech = self.word("ech", entry.node, &Ech::ALL.map(|ech| (ech.as_str(), ech))),
+                "mode" => file.mode = self.choice(entry, Mode::WORDS),
+                "ech" => file.ech = self.choice(entry, Ech::WORDS),
                 "nat64" => file.nat64 = self.flag(&entry),
                 "socks5" => file.socks5 = self.flag(&entry),
                 "host_port" => self.host_ports(entry, file),
@@ -243,19 +239,19 @@ impl Reader<'_> {
     }
 
     /// Parses one of a few words. The message joins the last two with "or".
-    fn word<T: Copy>(&mut self, key: &str, node: Node, words: &[(&'static str, T)]) -> Option<T> {
-        let at = node.at.clone();
-        let text = self.string(key, node)?;
-        if let Some((_, word)) = words.iter().find(|(name, _)| *name == text) {
-            return Some(*word);
+    fn choice<T: FromStr>(&mut self, entry: Entry, words: &[&'static str]) -> Option<T> {
+        let at = entry.node.at.clone();
+        let text = self.string(&entry.key, entry.node)?;
+        if words.contains(&text.as_str()) {
+            return text.parse().ok();
         }
-        let known: Vec<String> = words.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let known: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
         let known = match known.split_last() {
             Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
             _ => known.concat(),
         };
-        let meant = nearest(&text, words.iter().map(|(name, _)| *name)).map(quoted);
-        self.fault(at, format!("`{key}` is {known}, not `{}`", visible(&text)), meant);
+        let meant = nearest(&text, words.iter().copied()).map(quoted);
+        self.fault(at, format!("`{}` is {known}, not `{}`", entry.key, visible(&text)), meant);
         None
     }
 
@@ -310,8 +306,8 @@ impl Reader<'_> {
                     note.max_upload = self.amount(entry, SIZE, "");
                 }
                 "tls" => {
-                    grant_only.push(entry.key_at);
-                    note.tls = self.word("tls", entry.node, &TLS).unwrap_or_default();
+                    grant_only.push(entry.key_at.clone());
+                    note.tls = self.choice(entry, TLS).unwrap_or_default();
                 }
                 _ => {}
             }
@@ -357,12 +353,12 @@ impl Reader<'_> {
     fn fs(&mut self, node: Node, fs: &mut FsSection) {
         for entry in self.table(KEYS, "fs", node) {
             match entry.key.as_str() {
-                "view" => fs.view = self.word("view", entry.node, &VIEWS),
+                "view" => fs.view = self.choice(entry, VIEWS),
                 "ro" => fs.ro = Some(self.binds(entry)),
                 "rw" => fs.rw = Some(self.binds(entry)),
                 "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
-                "cache" => fs.cache = self.choice(entry, Cache::ALL, Cache::WORDS),
-                "home" => fs.home = self.choice(entry, Home::ALL, Home::WORDS),
+                "cache" => fs.cache = self.choice(entry, Cache::WORDS),
+                "home" => fs.home = self.choice(entry, Home::WORDS),
                 "allow_write" => {
                     let names = self.strings(entry).into_iter().map(|(name, at)| {
                         let line = (!self.is_set()).then(|| self.line(at.start));
@@ -395,7 +391,7 @@ impl Reader<'_> {
                     }
                     effects.allow = Some(kinds);
                 }
-                _ => effects.on_excess = self.choice(entry, OnExcess::ALL, OnExcess::WORDS),
+                _ => effects.on_excess = self.choice(entry, OnExcess::WORDS),
             }
         }
     }
@@ -403,25 +399,20 @@ impl Reader<'_> {
     fn sandbox(&mut self, node: Node, sandbox: &mut SandboxSection) {
         for entry in self.table(KEYS, "sandbox", node) {
             match entry.key.as_str() {
-                "bridge" => sandbox.bridge = self.choice(entry, Bridge::ALL, Bridge::WORDS),
-                "loopback" => sandbox.loopback = self.choice(entry, Loopback::ALL, Loopback::WORDS),
+                "bridge" => sandbox.bridge = self.choice(entry, Bridge::WORDS),
+                "loopback" => sandbox.loopback = self.choice(entry, Loopback::WORDS),
                 "unix_sockets" => {
-                    sandbox.unix_sockets = self.choice(entry, UnixSockets::ALL, UnixSockets::WORDS);
+                    sandbox.unix_sockets = self.choice(entry, UnixSockets::WORDS);
                 }
                 "transparent" => {
-                    sandbox.transparent = self.choice(entry, Transparent::ALL, Transparent::WORDS);
+                    sandbox.transparent = self.choice(entry, Transparent::WORDS);
                 }
-                "tty" => sandbox.tty = self.choice(entry, Tty::ALL, Tty::WORDS),
-                "backend" => sandbox.backend = self.choice(entry, BackendName::ALL, BackendName::WORDS),
-                "nested" => sandbox.nested = self.choice(entry, Nested::ALL, Nested::WORDS),
+                "tty" => sandbox.tty = self.choice(entry, Tty::WORDS),
+                "backend" => sandbox.backend = self.choice(entry, BackendName::WORDS),
+                "nested" => sandbox.nested = self.choice(entry, Nested::WORDS),
                 _ => sandbox.debuggable = self.flag(&entry),
             }
         }
-    }
-
-    fn choice<T: Copy>(&mut self, entry: Entry, all: &[T], words: &[&'static str]) -> Option<T> {
-        let words: Vec<_> = words.iter().copied().zip(all.iter().copied()).collect();
-        self.word(&entry.key, entry.node, &words)
     }
 
     fn binds(&mut self, entry: Entry) -> Vec<BindSpec> {

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use crate::day::Day;
-use crate::limits::Size;
+use crate::limits::{Size, least};
 use crate::port::PortSet;
 use crate::rule::{Action, Pattern, Rule, TlsCheck};
 
@@ -87,13 +87,6 @@ impl EffectiveRule {
         let mut from = vec![rule.clone()];
         from.extend_from_slice(&self.from);
         Some(Self { pattern, ports, tls, expires, max_upload, from, widest })
-    }
-}
-
-fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

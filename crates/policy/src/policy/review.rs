@@ -11,6 +11,7 @@ use crate::pattern::HostPattern;
 use crate::port::PortSet;
 use crate::rule::{Action, Note, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::find_shared;
+use crate::words;
 
 use super::compare::{grants_all_of, opened_classes};
 use super::effective::Effective;
@@ -31,65 +32,43 @@ pub struct Remark<'a> {
     pub by: Option<&'a Rule>,
 }
 
-/// Kinds of remarks about valid rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Lint {
-    /// The rule covers every name.
-    Any,
-    /// The rule is a wildcard, and the names below have many owners.
-    SharedSuffix,
-    /// A deny rule, or a layer above, leaves nothing of it.
-    Unreachable,
-    /// Another rule of the same layer grants all of it.
-    Duplicate,
-    /// The only grant of a listed host is `Network`, which opens every other host too.
-    Swallowed,
-    /// The rule has expired.
-    Expired,
-    /// The rule expires within two weeks.
-    ExpiresSoon,
-    /// The rule is a range of special-use addresses without a written port.
-    RangeWithoutPort,
-    /// The rule is a range of special-use addresses on every port.
-    RangeAllPorts,
-    /// The rule is a net that contains special-use addresses, but is too wide to open them.
-    NetOpensNothing,
-    /// The rule is a service on the loopback of the host machine.
-    OwnMachine,
-    /// The rule is an address at which a cloud gives credentials to a machine.
-    Metadata,
-    /// The rule covers addresses of the same link.
-    LinkLocal,
-    /// The rule covers addresses of a private network.
-    Private,
-    /// The rule turns off the check of the TLS server name on port 443.
-    TlsOff,
-    /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it replaces one that has them.
-    Shadowed,
-}
-
-impl Lint {
-    /// Returns the word for scripts; stable.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Any => "any",
-            Self::SharedSuffix => "shared_suffix",
-            Self::Unreachable => "unreachable",
-            Self::Duplicate => "duplicate",
-            Self::Swallowed => "swallowed",
-            Self::Expired => "expired",
-            Self::ExpiresSoon => "expires_soon",
-            Self::RangeWithoutPort => "range_without_port",
-            Self::RangeAllPorts => "range_all_ports",
-            Self::NetOpensNothing => "net_opens_nothing",
-            Self::OwnMachine => "own_machine",
-            Self::Metadata => "metadata",
-            Self::LinkLocal => "link_local",
-            Self::Private => "private",
-            Self::TlsOff => "tls_off",
-            Self::Shadowed => "shadowed",
-        }
+words! {
+    /// Kinds of remarks about valid rules.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum Lint {
+        /// The rule covers every name.
+        Any = "any",
+        /// The rule is a wildcard, and the names below have many owners.
+        SharedSuffix = "shared_suffix",
+        /// A deny rule, or a layer above, leaves nothing of it.
+        Unreachable = "unreachable",
+        /// Another rule of the same layer grants all of it.
+        Duplicate = "duplicate",
+        /// The only grant of a listed host is `Network`, which opens every other host too.
+        Swallowed = "swallowed",
+        /// The rule has expired.
+        Expired = "expired",
+        /// The rule expires within two weeks.
+        ExpiresSoon = "expires_soon",
+        /// The rule is a range of special-use addresses without a written port.
+        RangeWithoutPort = "range_without_port",
+        /// The rule is a range of special-use addresses on every port.
+        RangeAllPorts = "range_all_ports",
+        /// The rule is a net that contains special-use addresses, but is too wide to open them.
+        NetOpensNothing = "net_opens_nothing",
+        /// The rule is a service on the loopback of the host machine.
+        OwnMachine = "own_machine",
+        /// The rule is an address at which a cloud gives credentials to a machine.
+        Metadata = "metadata",
+        /// The rule covers addresses of the same link.
+        LinkLocal = "link_local",
+        /// The rule covers addresses of a private network.
+        Private = "private",
+        /// The rule turns off the check of the TLS server name on port 443.
+        TlsOff = "tls_off",
+        /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it replaces one that has them.
+        Shadowed = "shadowed",
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::target::Target;
+use crate::terms::{Ech, Mode};
 
 const FILE: &str = r#"
 schema = 1

@@ -22,7 +22,7 @@ fn no_proxy(text: &str) -> Bypass {
 
 fn listed(text: &str) -> Result<Bypass, BypassError> {
     let mut bypass = Bypass::default();
-    bypass.add_list(text).map(|()| bypass)
+    text.split(',').map(str::trim).try_for_each(|entry| bypass.add(entry)).map(|()| bypass)
 }
 
 /// K49 1: a URL with a port.

@@ -17,7 +17,7 @@ fn chained(rules: &[&str], port: u16, bypass: &str) -> Setup {
     setup.limits.connect = Duration::from_millis(600);
     let mut list = Bypass::default();
     if !bypass.is_empty() {
-        list.add_list(bypass).unwrap();
+        bypass.split(',').for_each(|entry| list.add(entry).unwrap());
     }
     let url: UpstreamUrl = format!("http://{NAME}:{port}").parse().unwrap();
     let credentials = Credentials::parse(b"user:hunter2").unwrap();

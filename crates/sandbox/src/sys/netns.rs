@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use exeat_contract::NAME_SERVER;
+use exeat_contract::{NAME_SERVER, steps};
 use nix::errno::Errno;
 use nix::libc::{self, c_int};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -29,38 +29,15 @@ const DNS: u16 = 53;
 /// Connections that may wait to be accepted; the kernel lowers it to its own bound (somaxconn).
 const BACKLOG: c_int = 1024;
 
-/// A step of the helper in the network namespace, worded to follow "cannot".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum NetStep {
-    /// Becoming the stage's user.
-    User = 1,
-    /// Entering the user namespace and the network namespace.
-    Enter,
-    /// Making every address local.
-    Routes,
-    /// Opening the name server's sockets.
-    NameServer,
-    /// Opening the raw sockets.
-    Tap,
-    /// Answering this process.
-    Tell,
-}
-
-impl NetStep {
-    const ALL: [Self; 6] = [Self::User, Self::Enter, Self::Routes, Self::NameServer, Self::Tap, Self::Tell];
-
-    /// Describes the step, worded to follow "cannot".
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::User => "become the stage's user",
-            Self::Enter => "enter the sandbox's network namespace",
-            Self::Routes => "set the sandbox's routes",
-            Self::NameServer => "open the sandbox's name server",
-            Self::Tap => "open raw sockets in the sandbox's network",
-            Self::Tell => "hear from the process in the sandbox's network",
-        }
+steps! {
+    /// A step of the helper in the network namespace.
+    pub enum NetStep {
+        User = 1, "become the stage's user";
+        Enter = 2, "enter the sandbox's network namespace";
+        Routes = 3, "set the sandbox's routes";
+        NameServer = 4, "open the sandbox's name server";
+        Tap = 5, "open raw sockets in the sandbox's network";
+        Tell = 6, "hear from the process in the sandbox's network";
     }
 }
 
@@ -314,7 +291,7 @@ fn encode_failure(step: NetStep, errno: Errno) -> i32 {
 }
 
 fn decode_failure(code: i32) -> (NetStep, io::Error) {
-    let step = NetStep::ALL.into_iter().find(|step| *step as i32 == code >> 16).unwrap_or(NetStep::Tell);
+    let step = u8::try_from(code >> 16).ok().and_then(NetStep::from_byte).unwrap_or(NetStep::Tell);
     (step, io::Error::from_raw_os_error(code & 0xffff))
 }
 
