@@ -7,13 +7,13 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
-use std::{fmt, mem};
 
 use exeat_contract::Go;
 use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
@@ -46,7 +46,6 @@ use crate::gateway::{NetworkExits, NetworkNeeds, off_state};
 use crate::ledger::{Listed, RunLedger, begin};
 use crate::limits;
 use crate::output::{Copies, Meter};
-use crate::parent::Parent;
 use crate::plan::Plan;
 use crate::signals::{RunRequest, RunRequests, Signals};
 use crate::staged::Staged;
@@ -54,13 +53,14 @@ use crate::terminal::{Terminal, refuse_reads};
 use crate::who::ProcessLookup;
 
 pub(crate) mod outcome;
+pub(crate) mod oversight;
 pub(crate) mod protected;
 pub(crate) mod record;
 mod sandbox;
 pub(crate) mod streams;
 
-use outcome::SandboxEnd;
-use outcome::{Done, OtherProxy, Outcome, end_dirs, not_executed, unseen_line, with_leftovers};
+use outcome::{Done, OtherProxy, Outcome, SandboxEnd, end_dirs, not_executed, unseen_line, with_leftovers};
+use oversight::{LineCallback, OnDenied, Oversight};
 use protected::{
     CUT, PutBack, hold_stubs, journal, keeper, look_until_signal, move_aside, quarantine_lines,
     quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
@@ -92,48 +92,6 @@ pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
 
 const IN_THE_BACKGROUND: &str =
     "note: in the background at the start: the stage's standard input is /dev/null instead of the terminal";
-
-/// Additional control over a run of exeat's own executable.
-#[derive(Default)]
-pub struct Oversight {
-    /// A process whose end ends the run, like SIGTERM.
-    pub parent: Option<Parent>,
-    /// The effect of a refusal on the run.
-    pub on_denied: OnDenied,
-    /// Receives lines that should not wait for the end of the run. It must not block.
-    pub live: Option<LineCallback>,
-}
-
-/// A callback for a line.
-pub type LineCallback = Box<dyn Fn(&str)>;
-
-impl fmt::Debug for Oversight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Oversight").field("on_denied", &self.on_denied).finish_non_exhaustive()
-    }
-}
-
-/// The effect of a refusal on a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnDenied {
-    /// No effect: the end of the run reports it.
-    #[default]
-    Note,
-    /// The first refusal ends the run, as SIGTERM would.
-    End,
-    /// A run that would exit 0 fails.
-    Fail,
-}
-
-impl OnDenied {
-    /// Returns the end of a run in which a connection was refused.
-    fn judge(self, ended: Ended) -> Ended {
-        match (self, ended) {
-            (Self::End, Ended::Exit(_) | Ended::Signal(_)) | (Self::Fail, Ended::Exit(0)) => Ended::Denied,
-            (_, ended) => ended,
-        }
-    }
-}
 
 /// Executes a plan on any streams. Also returns the first signal that arrived while the stage ran.
 pub(crate) fn run_here(

@@ -18,8 +18,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::Run;
 use super::outcome::SandboxEnd;
-use super::{OnDenied, Run};
+use super::oversight::OnDenied;
 use crate::cover::Uncovered;
 use crate::ended::{Ended, Stopped, StoppedHow};
 use crate::error::Error;
