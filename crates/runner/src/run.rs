@@ -18,13 +18,12 @@ use std::sync::{Arc, OnceLock};
 use exeat_contract::Go;
 use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
 use exeat_files::names::id_of_plain;
-use exeat_files::quarantine::{FileId, Journal, Leftover, Survey, Watch};
+use exeat_files::quarantine::{FileId, Leftover, Watch};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
     serve,
 };
-use exeat_record::place::remove_empty;
 use exeat_record::{Event, Log, RunId, RunNote, RunStart, What};
 use exeat_sandbox::{
     Bridge, ExpectedFile, Identity, Launch, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
@@ -39,9 +38,8 @@ use tokio_util::sync::CancellationToken;
 use crate::caller;
 use crate::cover::Covers;
 use crate::dirs::RunDir;
-use crate::ended::Ended;
 use crate::environment::RUN_ID;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::gateway::{NetworkExits, NetworkNeeds, off_state};
 use crate::ledger::{Listed, RunLedger, begin};
 use crate::limits;
@@ -52,6 +50,8 @@ use crate::staged::Staged;
 use crate::terminal::{Terminal, refuse_reads};
 use crate::who::ProcessLookup;
 
+mod closing;
+mod opening;
 pub(crate) mod outcome;
 pub(crate) mod oversight;
 pub(crate) mod protected;
@@ -59,15 +59,14 @@ pub(crate) mod record;
 mod sandbox;
 pub(crate) mod streams;
 
-use outcome::{Done, OtherProxy, Outcome, SandboxEnd, end_dirs, not_executed, unseen_line, with_leftovers};
+use closing::Closing;
+use opening::{Opened, UsedDirs};
+use outcome::{Done, OtherProxy, Outcome};
 use oversight::{LineCallback, OnDenied, Oversight};
-use protected::{
-    CUT, PutBack, hold_stubs, journal, keeper, look_until_signal, move_aside, quarantine_lines,
-    quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
-};
-use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
+use protected::quarantine_note;
+use record::{holds, keep_record};
 use sandbox::{Offered, Sandbox, Thread, watch_relay};
-use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
+use streams::{STREAMS, Streams, leads_out, null, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
 const STOPS: usize = 4;
@@ -126,9 +125,7 @@ pub(crate) fn run_on(
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
     let began = Instant::now();
-    let or_line = |made: Result<_, String>| made.map_or_else(|line| (None, Some(line)), |used| (used, None));
-    let (used_cache, no_cache) = or_line(plan.make_cache());
-    let (used_tmp, no_tmp) = or_line(plan.make_tmp());
+    let dirs = UsedDirs::make(&mut plan);
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // This comes first because some libraries panic if there are too few.
@@ -147,55 +144,24 @@ pub(crate) fn run_on(
                 (RunRequests::from_owner(asks), Some(started), on_denied, None)
             }
         };
-        let keeper = keeper(&plan, run);
-        let hide = |dir: Option<&Path>| dir.map_or(Ok(()), |dir| keeper.hide(dir)).err();
-        let base = plan.tmp.as_deref().and_then(Path::parent).filter(|_| used_tmp.is_some());
-        let no_tmp = no_tmp.or_else(|| {
-            hide(base).map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))
-        });
-        // Every run hides the usual place.
-        let caches = plan.cache.as_deref().and_then(Path::parent).filter(|_| used_cache.is_some());
-        let caches = caches.filter(|caches| !caches.ends_with(".cache/exeat"));
-        let no_cache = no_cache
-            .or_else(|| hide(caches).map(|error| format!("other runs may see the package cache: {error}")));
         let interrupted = mem::take(&mut plan.settled);
-        let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
-        let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
-        let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
-        let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        let (journal, no_journal) = journal(&keeper, &watches);
-        let survey = Survey::start(Arc::clone(&watches));
-        if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
-            return Err(Error::NotHeld(why));
-        }
-        // This is the last step that can fail without a line in the record.
-        let OpenRecord { log, path: audit, ledger } = match open_log(&plan, run) {
-            Ok(record) => record,
-            Err(error) => {
-                journal.into_iter().for_each(Journal::remove);
-                return Err(error);
-            }
-        };
-        let descriptors = plan.limits.descriptors(soft, hard);
-        let held = journal.as_ref().map(Journal::keep_locked).transpose();
-        let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
-        let (stubs, not_made) = hold_stubs(&plan, &keeper);
-        let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
-        let (log_of_run, ledger) = (log.clone(), Cell::new(Some(ledger)));
+        let mut opened = Opened::open(&plan, run, dirs, &streams)?;
+        let ledger = mem::replace(&mut opened.record.ledger, RunLedger::None);
+        let made = opened.stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?)));
         let this = Run {
             plan: &plan,
-            stubs: &made,
-            watches: &watches,
+            stubs: &made.collect::<Vec<_>>(),
+            watches: &opened.watches,
             run,
-            descriptors,
-            log: log_of_run,
-            ledger,
+            descriptors: plan.limits.descriptors(soft, hard),
+            log: opened.record.log.clone(),
+            ledger: Cell::new(Some(ledger)),
             listed: Cell::new(Listed::None),
-            held,
+            held: Cell::new(opened.held.take()),
             on_denied,
             live,
         };
-        let mut outcome = keep_record(&log, this.carry_out(staged, streams, asks, started)).await;
+        let mut outcome = keep_record(&this.log, this.carry_out(staged, streams, asks, started)).await;
         if !this.has_begun() {
             // The sandbox was not created as required. The log itself stops the run if it cannot write.
             let why = match &outcome {
@@ -204,116 +170,19 @@ pub(crate) fn run_on(
             };
             let _ = this.begin(&off_state(why));
         }
-        // The flags are restored for the following lines and for the next user of these streams.
-        drop(flags);
-        // No process of the stage is left, so what is found now does not change any more.
-        drop((stubs, survey));
-        let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
-        let put_back = PutBack::replace(mem::take(&mut lost.doubtful), &watches);
-        let remade = lost.remade.iter().chain(put_back.unmoved());
-        let remade = watch_remade(&plan, &keeper, remade);
-        if let Some(Err(why)) = journal.as_ref().map(Journal::begin_end) {
-            tracing::warn!(%why, "another run may leave to this one what it does not see any more");
-        }
-        let looked_at = Arc::clone(&watches);
-        let look = move |is_over: &dyn Fn() -> bool| move_aside(looked_at.iter().chain(&remade), is_over);
-        let signals = is_own.then(|| Signals::ending().ok()).flatten();
-        let mut found = look_until_signal(signals, look).await;
-        let cut = found.is_cut.then(|| CUT.to_owned());
-        let put_back = put_back.end(&mut found);
-        if let Some(journal) = journal.filter(|_| !found.is_cut) {
-            journal.remove();
-        }
-        let dirs_left = end_dirs(&plan, used_cache, used_tmp);
-        let settled = settlement_lines(interrupted, &mut found);
-        for note in found.named.iter().map(quarantine_note).chain(quarantine_more_notes(&found)) {
-            // The log itself stops the run if it cannot write, and a line below reports that.
-            let _ = log.write(Event::Note(note));
-        }
-        // The record contains these since they were found.
-        found.extend(mem::take(&mut lost.found));
-        let told = quarantine_lines(&found).chain(quarantine_more_lines(&found));
-        let before =
-            no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
-        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(dirs_left).collect();
-        for (words, line) in lost.lines() {
-            let mut note = RunNote::new(What::Uncovered);
-            note.error = Some(words);
-            let _ = log.write(Event::Note(note));
-            notes.push(line);
-        }
-        let uncovered = lost.into_places();
-        if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away_note(&done.summary)) {
-            notes.extend(note.error.clone());
-            let _ = log.write(Event::Note(note));
-        }
+        let listed = this.listed.replace(Listed::None);
+        let lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
+        let mut closing = Closing::settle(&plan, opened, interrupted, lost, is_own).await;
         if let Ok(done) = &mut outcome
             && !(done.summary.denied.is_empty() && done.summary.denied_more == 0)
         {
             done.over.ended = on_denied.judge(done.over.ended);
         }
-        let end = match &outcome {
-            Ok(done) => run_end(done.over.ended, &done.summary),
-            Err(error) => lost_end(error),
-        };
-        let cause = end.cause;
-        let ended = log.write(Event::RunEnd(end));
-        // The ledger cannot vouch for a record without its end.
-        let listed = this.listed.replace(Listed::None);
-        let (ledger, unlisted) = if ended.is_ok() { listed.end(&log, cause) } else { (None, None) };
-        notes.extend(unlisted);
-        let done = match outcome {
-            Ok(done) => done,
-            Err(error) => {
-                if error.code() == 125 {
-                    plan.choice.forget();
-                }
-                if let Some(record) = plan.audit.in_default_place(audit.as_deref()) {
-                    remove_empty(record);
-                }
-                return Err(with_leftovers(error, run, audit, found, notes));
-            }
-        };
-        let Done { over, no_gateway, summary, through } = done;
-        let SandboxEnd { ended: how, why_not, signal, blind, untold, .. } = over;
-        notes.extend(no_gateway);
-        // The stage ran and its code is returned; a note reports an incomplete record.
-        let record_lost = ended.err().map(|error| chain(&error));
-        notes.extend(record_lost.as_ref().map(|why| format!("the record is incomplete: {why}")));
-        notes.extend(record_full(&summary, log.full().as_deref()));
-        notes.extend(untold);
-        if how != Ended::Exit(0) {
-            notes.extend(unseen_line(&plan));
+        closing.close_record(&outcome, listed);
+        match outcome {
+            Ok(done) => Ok(closing.into_outcome(plan, run, done, || began.elapsed())),
+            Err(error) => Err(closing.into_error(&plan, run, error)),
         }
-        if let Some(why) = blind {
-            notes.push(format!("what the stage uses could not be measured any more: {why}"));
-        }
-        let why_not = not_executed(&plan, how, why_not);
-        if how == Ended::NotFound {
-            notes.extend(plan.left_out.iter().cloned());
-        }
-        Ok((
-            Outcome {
-                run,
-                ended: how,
-                why_not,
-                summary,
-                through,
-                backend: plan.choice.builder.name(),
-                backend_why: plan.choice.why.clone(),
-                audit,
-                sealed: log.sealed(),
-                ledger,
-                found,
-                uncovered,
-                record_lost,
-                duration: began.elapsed(),
-                stage: plan.stage,
-                labels: plan.labels,
-                notes,
-            },
-            signal,
-        ))
     })
 }
 
