@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use exeat_contract::{BridgeKind, DENIALS, DIR, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
 use exeat_files::fault::{FileFault, PathUse};
@@ -16,7 +16,7 @@ use exeat_files::request::WorkDir;
 use exeat_files::users::walk_home;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{
-    Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty, UnixSockets,
+    Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty,
 };
 use exeat_proxy::UpstreamProxy;
 use exeat_record::place::RecordDir;
@@ -26,7 +26,6 @@ use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{
     Builder, Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word,
 };
-use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
 
@@ -36,16 +35,18 @@ use crate::cache::{self, Steps, UsedCache};
 use crate::environment::{Variable, stage_home};
 use crate::error::Error;
 use crate::identity::{StageUser, UserView, ViewInput};
-use crate::request::{AuditTo, Hardening, Request};
+use crate::request::{AuditTo, Request};
 use crate::signing::{Signing, key_place, state_place_below};
 use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
 use crate::{environment, host_ports, limits, remedy, upstream, via};
 use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 
+mod checks;
 mod own_files;
 mod pins;
 
+use checks::{can_harden, check_other_proxy, core_dump_note, unix_sockets};
 use own_files::Reach;
 
 /// The plan of one run.
@@ -119,19 +120,6 @@ pub struct Plan {
     notes: Vec<String>,
     /// Lines on why rules may be missing.
     pub(crate) doubts: Vec<String>,
-}
-
-/// Returns a line if a crash of the stage gives its memory to a program on the host. A limit of 1 byte prevents that. A limit of 0 does
-/// not, and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
-fn core_dump_note() -> Option<String> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
-    let is_piped =
-        || fs::read("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with(b"|"));
-    (hard == 0 && is_piped()).then(|| {
-        "the hard limit of core files is 0 here, so a crash of the stage hands its memory to the program in /proc/sys/kernel/core_pattern; \
-         `ulimit -Hc 1` or more, where the limit is set, prevents that"
-            .to_owned()
-    })
 }
 
 /// Plans what a request means on this machine.
@@ -329,23 +317,6 @@ pub(crate) fn plan_with(
         }
     }
     Ok(plan)
-}
-
-/// Refuses what a run that goes through another proxy cannot have.
-fn check_other_proxy(request: &Request) -> Result<(), Error> {
-    for (is_asked, what) in [
-        (!request.host_ports.is_empty(), "a port of this machine"),
-        (!request.policy.rules().is_empty(), "a policy"),
-        (request.socks5, "SOCKS5"),
-        (request.upstream.is_some(), "an upstream proxy"),
-        (request.transparent == Transparent::On, "the transparent gateway"),
-        (request.limits.connections_per_host.is_some(), "a limit of connections to one host"),
-    ] {
-        if is_asked {
-            return Err(Error::ViaAnd(what));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the step of the sandbox for a mount; `dir` is the staging directory, which holds its tree if that has a source.
@@ -726,47 +697,6 @@ fn shell_words(words: &[OsString]) -> String {
 
 fn by_name(variables: Vec<Variable>) -> BTreeMap<OsString, OsString> {
     variables.into_iter().map(|variable| (variable.name, variable.value)).collect()
-}
-
-/// Decides whether the stage has Unix sockets, and how far the file view is enforced then.
-fn unix_sockets(
-    asked: UnixSockets,
-    is_bounded: bool,
-    exposed: bool,
-    lost: &mut Vec<String>,
-    notes: &mut Vec<String>,
-) -> bool {
-    match asked {
-        UnixSockets::Off => false,
-        UnixSockets::Auto => !exposed,
-        UnixSockets::On if !exposed => true,
-        UnixSockets::On if is_bounded => {
-            notes.push(
-                "the stage has no Unix sockets: below a ceiling, `--set sandbox.unix_sockets=on` opens none"
-                    .into(),
-            );
-            false
-        }
-        UnixSockets::On => {
-            let line = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
-            notes.push(line.into());
-            lost.push(line.into());
-            true
-        }
-    }
-}
-
-/// Checks that the kernel supports the requested hardening.
-fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), Error> {
-    let abi = exeat_sandbox::enforce::landlock_abi();
-    if loopback == Loopback::Proxy && abi < 4 {
-        return Err(Error::Landlock { what: "a loopback with the proxy alone", linux: "6.7" });
-    }
-    // Without a Landlock domain pid 1 could be traced, too.
-    if debuggable && abi < 2 {
-        return Err(Error::Landlock { what: "a stage that may trace its own processes", linux: "5.19" });
-    }
-    Ok(())
 }
 
 /// The paths of the caller's standard streams, which the stage gets.

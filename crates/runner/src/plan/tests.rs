@@ -1,9 +1,10 @@
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::symlink;
 
 use super::own_files::{check_descriptor_outside, check_not_stream, check_outside};
 use super::*;
+use crate::request::Hardening;
 
 /// A writable tree in a separate directory.
 struct Dirs {
