@@ -32,7 +32,7 @@ use serde_json::json;
 use crate::backend::Backend;
 use crate::backend::choice::{Choice, choose};
 use crate::cache::{self, Steps, UsedCache};
-use crate::environment::{Variable, stage_home};
+use crate::environment::{Environment, Variable, stage_home};
 use crate::error::Error;
 use crate::identity::{StageUser, UserView, ViewInput};
 use crate::request::{AuditTo, Request};
@@ -142,114 +142,35 @@ pub(crate) fn plan_with(
     if request.files.home == Home::Private && request.files.cache == Cache::None {
         return Err(Error::NoPlaceForHome);
     }
-    let mut notes = Vec::new();
-    let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let walked = walk_home(variable("HOME"));
-    let (Ok(home) | Err((home, _))) = &walked;
-    let home = home.clone();
-    let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
-    let real = |what: PathUse, path: &Path| {
-        links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
-    };
-    let cwd = real(PathUse::WorkingDirectory, &request.cwd)?;
-    let work = match &request.files.work {
-        Some(WorkDir::Host(dir)) => Some(real(PathUse::WorkDirectory, dir)?),
-        _ => None,
-    };
-    let place = Some(state_place_below(walked, &request.host_env)?);
-    let stage_home = stage_home(&request, &home);
+    let paths = RealPaths::walk(&request)?;
+    let stage_home = stage_home(&request, &paths.home);
     let environment = environment::build(&request, &stage_home);
-    let base = ViewInput {
-        request: &request,
-        environment: &environment,
-        cwd: &cwd,
-        home: &home,
-        links: &links,
-        place: place.as_ref(),
-    };
-    let view = |who: StageUser| base.view(&who).map(|seen| (who, seen));
-    let (who, seen) = match StageUser::preferred().map_err(TreeFault::Refused).and_then(view) {
-        Err(TreeFault::Refused(why)) => view(StageUser::fallback(why, work.as_deref().unwrap_or(&cwd))?),
-        other => other,
-    }
-    .map_err(Error::from)?;
-    let UserView {
-        mut built,
-        mut taken,
-        staged,
-        cache,
-        cache_maker,
-        hidden_caches,
-        tmp,
-        run_base,
-        notes: said,
-    } = seen;
+    let (who, mut seen) = view_for_user(&request, &environment, &paths)?;
     let (identity, identity_held) = who.identity();
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
-
-    if let Enforced::Partial { missing } = &identity_held {
-        notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
-    }
-    notes.extend(request.policy.terms().note().map(str::to_owned));
-    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
-    notes.extend(environment.notes.iter().cloned());
-    notes.extend(said);
-    if let Some(state) = key_place(place.as_ref()) {
-        notes.extend(remedy::absent_lines(
-            state.state_dir(),
-            built.missing.iter().map(|missing| missing.tree.as_path()),
-        ));
-    }
-    notes.extend(core_dump_note());
-    let reach = Reach { writable: &built.writable, streams };
-    let placed = |record: &Path| links.place(&cwd.join(record));
-    own_files::check_record(&mut request.audit, place.as_ref(), &reach, placed)?;
-    own_files::check_keys(&request.signing, place.as_ref(), &reach)?;
-    own_files::check_sockets(&run_base, &built.writable)?;
-    let hardening = request.hardening;
-    let is_bounded = !request.files.bounds.is_empty();
-    let unix_sockets =
-        unix_sockets(hardening.unix_sockets, is_bounded, built.sockets_exposed, &mut built.lost, &mut notes);
-    let fs = match built.lost.is_empty() {
+    let mut notes = lines_for_caller(&request, &environment, &paths, &who, &seen);
+    check_own_files(&mut request, &paths, &seen, streams)?;
+    let built = &mut seen.built;
+    let (asked, is_bounded) = (request.hardening.unix_sockets, !request.files.bounds.is_empty());
+    let unix_sockets = unix_sockets(asked, is_bounded, built.sockets_exposed, &mut built.lost, &mut notes);
+    let fs = match seen.built.lost.is_empty() {
         true => Enforced::Full,
-        false => Enforced::Partial { missing: built.lost.join("; ") },
+        false => Enforced::Partial { missing: seen.built.lost.join("; ") },
     };
-    can_harden(hardening)?;
-    let via = match &request.via {
-        Some(socket) => {
-            check_other_proxy(&request)?;
-            Some(via::find(&cwd.join(socket), &links, &built.writable)?)
-        }
-        None => None,
-    };
-    if let Some(proxy) = &request.upstream {
-        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
-    }
-    let host_ports = host_ports::check(&request.host_ports, request.socks5, &request.policy, today())?;
-    let transparent = match (request.transparent, hardening.loopback) {
-        (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
-        (_, Loopback::Proxy) => Transparent::Off,
-        _ if via.is_some() => Transparent::Off,
-        (asked, Loopback::Own) => asked,
-    };
-    let net = match &via {
-        None => Enforced::Full,
-        Some(socket) => Enforced::Partial { missing: via::missing(socket) },
-    };
-
+    can_harden(request.hardening)?;
+    let Network { via, host_ports, transparent, held: net } =
+        check_network(&request, &paths, &seen.built.writable)?;
     // Last, because it takes a sandbox to try one.
     let choice = match backend {
         Some(backend) => Choice::accept(backend.builder()?),
-        None => choose(request.backend, &who, place.as_ref())?,
+        None => choose(request.backend, &who, paths.place.as_ref())?,
     };
-    let is_stage2 = |mount: &Mount| mount.at() == Path::new(STAGE2);
-    if choice.builder == Builder::Native
-        && let Some(number) = built.mounts.iter().position(is_stage2)
-    {
-        // Only bubblewrap executes it in the sandbox: pid 1 is that program already.
-        built.mounts.remove(number);
-        taken.remove(number);
+    if choice.builder == Builder::Native {
+        leave_out_stage2(&mut seen);
     }
+    let UserView { built, taken, staged, cache, cache_maker, hidden_caches, tmp, run_base, .. } = seen;
+    let RealPaths { home: _, links, cwd, work: _, place } = paths;
+    let traceparent = variable(&request, "TRACEPARENT").map(OsStr::to_owned);
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
     let masked = masked.cloned().collect();
     let plan = Plan {
@@ -277,8 +198,8 @@ pub(crate) fn plan_with(
         identity,
         own: if let StageUser::Own(own) = who { Some(own) } else { None },
         unix_sockets,
-        loopback: hardening.loopback,
-        debuggable: hardening.debuggable,
+        loopback: request.hardening.loopback,
+        debuggable: request.hardening.debuggable,
         missing: built.missing,
         is_full_required: false,
         left_out: built.left_out,
@@ -299,7 +220,7 @@ pub(crate) fn plan_with(
         audit: request.audit,
         audit_sync: request.audit_sync,
         signing: request.signing,
-        traceparent: variable("TRACEPARENT").map(OsStr::to_owned),
+        traceparent,
         place,
         stage: request.stage,
         sources: request.sources,
@@ -317,6 +238,147 @@ pub(crate) fn plan_with(
         }
     }
     Ok(plan)
+}
+
+/// Returns a variable of the caller.
+fn variable<'a>(request: &'a Request, name: &str) -> Option<&'a OsStr> {
+    request.host_env.get(OsStr::new(name)).map(OsString::as_os_str)
+}
+
+/// The paths of a request without links.
+struct RealPaths {
+    home: PathBuf,
+    /// The rule that judges the links on other paths.
+    links: LinkRule,
+    cwd: PathBuf,
+    work: Option<PathBuf>,
+    /// The place of records.
+    place: Option<RecordDir>,
+}
+
+impl RealPaths {
+    /// Follows the links on the paths that the caller and its environment name.
+    fn walk(request: &Request) -> Result<Self, Error> {
+        let walked = walk_home(variable(request, "HOME"));
+        let (Ok(home) | Err((home, _))) = &walked;
+        let home = home.clone();
+        let links = LinkRule::new(&home, variable(request, "XDG_RUNTIME_DIR").map(Path::new));
+        let real = |what: PathUse, path: &Path| {
+            links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
+        };
+        let cwd = real(PathUse::WorkingDirectory, &request.cwd)?;
+        let work = match &request.files.work {
+            Some(WorkDir::Host(dir)) => Some(real(PathUse::WorkDirectory, dir)?),
+            _ => None,
+        };
+        let place = Some(state_place_below(walked, &request.host_env)?);
+        Ok(Self { home, links, cwd, work, place })
+    }
+}
+
+/// Builds the view for the preferred user of the stage, or for the fallback where the preferred one cannot have the trees.
+fn view_for_user(
+    request: &Request,
+    environment: &Environment,
+    paths: &RealPaths,
+) -> Result<(StageUser, UserView), Error> {
+    let base = ViewInput {
+        request,
+        environment,
+        cwd: &paths.cwd,
+        home: &paths.home,
+        links: &paths.links,
+        place: paths.place.as_ref(),
+    };
+    let view = |who: StageUser| base.view(&who).map(|seen| (who, seen));
+    match StageUser::preferred().map_err(TreeFault::Refused).and_then(view) {
+        Err(TreeFault::Refused(why)) => {
+            view(StageUser::fallback(why, paths.work.as_deref().unwrap_or(&paths.cwd))?)
+        }
+        other => other,
+    }
+    .map_err(Error::from)
+}
+
+/// Returns what the caller should know about the stage's user, the policy, the environment and the view.
+fn lines_for_caller(
+    request: &Request,
+    environment: &Environment,
+    paths: &RealPaths,
+    who: &StageUser,
+    seen: &UserView,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let (_, Enforced::Partial { missing }) = who.identity() {
+        notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
+    }
+    notes.extend(request.policy.terms().note().map(str::to_owned));
+    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
+    notes.extend(environment.notes.iter().cloned());
+    notes.extend(seen.notes.iter().cloned());
+    if let Some(state) = key_place(paths.place.as_ref()) {
+        let trees = seen.built.missing.iter().map(|missing| missing.tree.as_path());
+        notes.extend(remedy::absent_lines(state.state_dir(), trees));
+    }
+    notes.extend(core_dump_note());
+    notes
+}
+
+/// Refuses a run whose stage could write its own record, its keys, or the sockets of other runs.
+fn check_own_files(
+    request: &mut Request,
+    paths: &RealPaths,
+    seen: &UserView,
+    streams: &[&str],
+) -> Result<(), Error> {
+    let writable = &seen.built.writable;
+    let reach = Reach { writable, streams };
+    let placed = |record: &Path| paths.links.place(&paths.cwd.join(record));
+    own_files::check_record(&mut request.audit, paths.place.as_ref(), &reach, placed)?;
+    own_files::check_keys(&request.signing, paths.place.as_ref(), &reach)?;
+    own_files::check_sockets(&seen.run_base, writable)
+}
+
+/// What the stage reaches besides the rules of its policy.
+struct Network {
+    via: Option<PathBuf>,
+    host_ports: Vec<HostPort>,
+    transparent: Transparent,
+    held: Enforced,
+}
+
+/// Checks the other proxy, the upstream proxy, the ports of this machine and the gateway against the rest of the request.
+fn check_network(request: &Request, paths: &RealPaths, writable: &[PathBuf]) -> Result<Network, Error> {
+    let via = match &request.via {
+        Some(socket) => {
+            check_other_proxy(request)?;
+            Some(via::find(&paths.cwd.join(socket), &paths.links, writable)?)
+        }
+        None => None,
+    };
+    if let Some(proxy) = &request.upstream {
+        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
+    }
+    let host_ports = host_ports::check(&request.host_ports, request.socks5, &request.policy, today())?;
+    let transparent = match (request.transparent, request.hardening.loopback) {
+        (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
+        (_, Loopback::Proxy) => Transparent::Off,
+        _ if via.is_some() => Transparent::Off,
+        (asked, Loopback::Own) => asked,
+    };
+    let held = match &via {
+        None => Enforced::Full,
+        Some(socket) => Enforced::Partial { missing: via::missing(socket) },
+    };
+    Ok(Network { via, host_ports, transparent, held })
+}
+
+/// Takes out the mount of stage2. Only bubblewrap executes it in the sandbox: on the native back end, pid 1 is that program already.
+fn leave_out_stage2(UserView { built, taken, .. }: &mut UserView) {
+    if let Some(number) = built.mounts.iter().position(|mount| mount.at() == Path::new(STAGE2)) {
+        built.mounts.remove(number);
+        taken.remove(number);
+    }
 }
 
 /// Returns the step of the sandbox for a mount; `dir` is the staging directory, which holds its tree if that has a source.
