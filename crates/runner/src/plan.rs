@@ -46,7 +46,7 @@ mod checks;
 mod own_files;
 mod pins;
 
-use checks::{can_harden, check_other_proxy, core_dump_note, unix_sockets};
+use checks::{can_harden, check_other_proxy, core_dump_note, decide_unix_sockets};
 use own_files::Reach;
 
 /// The plan of one run.
@@ -150,9 +150,9 @@ pub(crate) fn plan_with(
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
     let mut notes = lines_for_caller(&request, &environment, &paths, &who, &seen);
     check_own_files(&mut request, &paths, &seen, streams)?;
-    let built = &mut seen.built;
-    let (asked, is_bounded) = (request.hardening.unix_sockets, !request.files.bounds.is_empty());
-    let unix_sockets = unix_sockets(asked, is_bounded, built.sockets_exposed, &mut built.lost, &mut notes);
+    let (unix_sockets, line) = decide_unix_sockets(&request, seen.built.sockets_exposed);
+    notes.extend(line.map(str::to_owned));
+    seen.built.lost.extend(line.filter(|_| unix_sockets).map(str::to_owned));
     let fs = match seen.built.lost.is_empty() {
         true => Enforced::Full,
         false => Enforced::Partial { missing: seen.built.lost.join("; ") },

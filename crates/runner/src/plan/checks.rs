@@ -38,30 +38,21 @@ pub(super) fn check_other_proxy(request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
-/// Decides whether the stage has Unix sockets, and how far the file view is enforced then.
-pub(super) fn unix_sockets(
-    asked: UnixSockets,
-    is_bounded: bool,
-    exposed: bool,
-    lost: &mut Vec<String>,
-    notes: &mut Vec<String>,
-) -> bool {
-    match asked {
-        UnixSockets::Off => false,
-        UnixSockets::Auto => !exposed,
-        UnixSockets::On if !exposed => true,
-        UnixSockets::On if is_bounded => {
-            notes.push(
-                "the stage has no Unix sockets: below a ceiling, `--set sandbox.unix_sockets=on` opens none"
-                    .into(),
-            );
-            false
+/// Decides whether the stage has Unix sockets; `exposed` says that sockets of the host are in sight. Also returns a line if the request
+/// opens them nevertheless. If the stage then has them, the file view is not fully enforced.
+pub(super) fn decide_unix_sockets(request: &Request, exposed: bool) -> (bool, Option<&'static str>) {
+    match request.hardening.unix_sockets {
+        UnixSockets::Off => (false, None),
+        UnixSockets::Auto => (!exposed, None),
+        UnixSockets::On if !exposed => (true, None),
+        UnixSockets::On if !request.files.bounds.is_empty() => {
+            let line =
+                "the stage has no Unix sockets: below a ceiling, `--set sandbox.unix_sockets=on` opens none";
+            (false, Some(line))
         }
         UnixSockets::On => {
             let line = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
-            notes.push(line.into());
-            lost.push(line.into());
-            true
+            (true, Some(line))
         }
     }
 }
