@@ -4,30 +4,27 @@
 //! [`Within`] holds everything that a run does to its own process.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
 use exeat_contract::Go;
-use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
-use exeat_files::names::id_of_plain;
-use exeat_files::quarantine::{FileId, Leftover, Watch};
+use exeat_files::layout::Mount;
+use exeat_files::quarantine::{FileId, Watch};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
     serve,
 };
 use exeat_record::{Event, Log, RunId, RunNote, RunStart, What};
-use exeat_sandbox::{
-    Bridge, ExpectedFile, Identity, Launch, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
-};
+use exeat_sandbox::{Bridge, Identity, Launch, Staging, descriptor_limit, raise_descriptor_limit, seccomp};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
@@ -36,7 +33,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller;
-use crate::cover::Covers;
 use crate::dirs::RunDir;
 use crate::environment::RUN_ID;
 use crate::error::Error;
@@ -57,16 +53,17 @@ pub(crate) mod oversight;
 pub(crate) mod protected;
 pub(crate) mod record;
 mod sandbox;
+mod starting;
 pub(crate) mod streams;
 
 use closing::Closing;
 use opening::{Opened, UsedDirs};
 use outcome::{Done, OtherProxy, Outcome};
 use oversight::{LineCallback, OnDenied, Oversight};
-use protected::quarantine_note;
 use record::{holds, keep_record};
-use sandbox::{Offered, Sandbox, Thread, watch_relay};
-use streams::{STREAMS, Streams, leads_out, null, release_streams};
+use sandbox::{Sandbox, Thread, watch_relay};
+use starting::{Offered, Reports, StageStreams, Starting, judge};
+use streams::{Streams, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
 const STOPS: usize = 4;
@@ -432,29 +429,16 @@ impl Run<'_> {
         dir: &RunDir,
         staging: Option<Staging>,
         listener: UnixListener,
-        Streams { fds: mut streams, own }: Streams,
+        streams: Streams,
     ) -> Result<(Thread, Sandbox), Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
-        for (stream, name) in streams.iter().zip(STREAMS) {
-            if let Some(what) = leads_out(stream).map_err(prepare("the standard streams"))? {
-                return Err(Error::Stream { stream: name, what });
-            }
-        }
-        let is_attended = own && streams.iter().any(IsTerminal::is_terminal);
-        let terminal = if own && self.plan.tty == Tty::Auto {
-            Terminal::for_streams(&streams).map_err(prepare("the terminal"))?
-        } else {
-            None
-        };
-        let on_terminal = |number| terminal.as_ref().is_some_and(|terminal| terminal.replaces(number));
-        for (number, stream) in streams.iter_mut().enumerate().filter(|(number, _)| on_terminal(*number)) {
-            // The caller's terminal does not go inside: stage2 opens its own here.
-            *stream = null().map_err(prepare(STREAMS.get(number).copied().unwrap_or_default()))?.into();
-        }
+        let StageStreams { fds: mut streams, terminal, is_attended } =
+            StageStreams::prepare(streams, self.plan.tty)?;
         let (stop, stops) = mpsc::channel(STOPS);
         let known = Arc::new(OnceLock::new());
         let meter = self.plan.limits.limits.output_size.map(|limit| Meter::new(limit, &known, &stop));
         let copies = meter.as_ref().map(|meter| {
+            let on_terminal = |number| terminal.as_ref().is_some_and(|terminal| terminal.replaces(number));
             let outputs = streams.iter_mut().enumerate().skip(1).filter(|(number, _)| !on_terminal(*number));
             Copies::between(outputs.map(|(_, stream)| stream).collect(), meter)
         });
@@ -478,84 +462,28 @@ impl Run<'_> {
         // Trees that root holds by descriptor can be mounted only once.
         let again = launch.staging.is_none().then(|| launch.try_clone()).transpose();
         let again = again.map_err(prepare("a descriptor"))?;
-        let mut go = self.go(terminal.as_ref())?;
-        let wanted = NetworkNeeds::from_plan(self.plan);
-        let without_gateway = self.variables(&self.plan.without_gateway);
-        let (limits, run) = (self.plan.limits.clone(), self.run);
-        let mounts = self.plan.mounts.clone();
-        let masked = self.plan.masked.clone();
-        let stubs = self.stubs.to_vec();
-        let (watches, starting) = (Arc::clone(self.watches), Arc::clone(self.watches));
-        let is_full_required = self.plan.is_full_required;
-        let log = self.log.clone();
-        let says = stop.clone();
+        let starting = Starting {
+            go: self.go(terminal.as_ref())?,
+            without_gateway: self.variables(&self.plan.without_gateway),
+            network: NetworkNeeds::from_plan(self.plan),
+            limits: self.plan.limits.clone(),
+            run: self.run,
+            mounts: self.plan.mounts.clone(),
+            masked: self.plan.masked.clone(),
+            stubs: self.stubs.to_vec(),
+            watches: Arc::clone(self.watches),
+            is_full_required: self.plan.is_full_required,
+            log: self.log.clone(),
+            stop: stop.clone(),
+            known,
+            streams,
+        };
         let (offer_to, offered) = oneshot::channel();
-        let (go_to, may_go) = oneshot::channel::<bool>();
+        let (go_to, may_go) = oneshot::channel();
         let (started_to, started) = oneshot::channel();
         let (status_to, status) = oneshot::channel();
-        let body = move || {
-            let start = |launch: Launch| {
-                let offer = launch.start()?;
-                let covered = Covers::new(&mounts, &masked, &stubs, Arc::clone(&watches), &offer)?;
-                Ok::<_, exeat_sandbox::Error>((offer, covered))
-            };
-            // A closed receiver means that nobody is interested: dropping the rest ends the sandbox.
-            let started = match (start(launch), again) {
-                // Programs on the host rename files while they work: one replacement is not an attack.
-                (Err(why), Some(again)) if why.is_replacement() => {
-                    tracing::debug!(%why, "the start is made anew");
-                    start(Launch { expected: judge(&mounts), ..again })
-                }
-                (started, _) => started,
-            };
-            let (mut offer, (covers, process)) = match started {
-                Ok(started) => started,
-                Err(error) => return drop(offer_to.send(Err(error))),
-            };
-            let Some(bridge) = offer.take_bridge() else { return };
-            let network = wanted.enter(&offer, &process);
-            drop(process);
-            let offered = Offered { bridge, handle: offer.handle(), network };
-            if offer_to.send(Ok(offered)).is_err() {
-                return;
-            }
-            let Ok(has_gateway) = may_go.blocking_recv() else { return };
-            if !has_gateway {
-                go.env = without_gateway;
-            }
-            // The handle is set before the stage can write.
-            let _ = known.set(offer.handle());
-            if is_full_required && let Err(error) = covers.check_watch() {
-                return drop(started_to.send(Err(exeat_sandbox::Error::Watch(error))));
-            }
-            let watch = match limits.hold(&offer, &mounts, run, says) {
-                Ok(watch) => watch,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
-            go.notice_filter = match covers.notice_filter() {
-                Ok(program) => program,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
-            let handle = offer.handle();
-            starting.iter().for_each(Watch::stage_starts);
-            let [input, output, error] = &streams;
-            let mut running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
-                Ok(running) => running,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
-            // The stage has its own copies: a reader of its output must see the end when the stage closes it.
-            drop(streams);
-            if started_to.send(Ok(running.take_terminal())).is_ok() {
-                // The log itself stops the run if it cannot write, and a line reports that at the end.
-                let note = |found: &Leftover| drop(log.write(Event::Note(quarantine_note(found))));
-                let status = covers.hold(running, handle, note);
-                if let Some(watch) = &watch {
-                    watch.tell();
-                }
-                drop(status_to.send(status));
-            }
-            drop(watch);
-        };
+        let reports = Reports { offer: offer_to, may_go, started: started_to, status: status_to };
+        let body = move || starting.run(launch, again, reports);
         let thread = std::thread::Builder::new().name("sandbox".into()).spawn(body);
         let thread = thread.map_err(prepare("the sandbox's thread"))?;
         let sandbox = Sandbox {
@@ -600,22 +528,4 @@ impl Run<'_> {
             terminal: terminal.map(|terminal| terminal.wanted),
         })
     }
-}
-
-/// Returns the file that each host mount must show, unless a later mount covers it. The paths had no links in the plan: one that appeared
-/// since then matches no file.
-fn judge(mounts: &[Mount]) -> Vec<ExpectedFile> {
-    let points: HashMap<&Path, usize> =
-        mounts.iter().enumerate().map(|(number, mount)| (mount.at(), number)).collect();
-    let shown = mounts.iter().enumerate().filter_map(|(number, mount)| match mount {
-        Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. } => {
-            Some((number, host.as_path(), at))
-        }
-        Mount::Hidden { at, entry: EmptyEntry::File, .. } => Some((number, Path::new(EMPTY_FILE), at)),
-        _ => None,
-    });
-    let shown = shown.filter(|(number, _, at)| {
-        !at.ancestors().any(|above| points.get(above).is_some_and(|later| later > number))
-    });
-    shown.map(|(_, host, at)| ExpectedFile { at: at.clone(), file: id_of_plain(host).ok() }).collect()
 }
