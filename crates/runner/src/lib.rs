@@ -83,6 +83,7 @@ mod terminal;
 mod uids;
 mod upstream;
 mod via;
+mod view_input;
 mod who;
 
 pub use alone::{Listen, ProxyOutcome, ProxyRequest, ReadyCallback, ReloadCallback, serve_alone};

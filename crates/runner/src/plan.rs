@@ -34,11 +34,12 @@ use crate::backend::choice::{Choice, choose};
 use crate::cache::{self, Steps, UsedCache};
 use crate::environment::{Environment, Variable, stage_home};
 use crate::error::Error;
-use crate::identity::{StageUser, UserView, ViewInput};
+use crate::identity::StageUser;
 use crate::request::{AuditTo, Request};
 use crate::signing::{Signing, key_place, state_place_below};
 use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
+use crate::view_input::{UserView, ViewInput};
 use crate::{environment, host_ports, limits, remedy, upstream, via};
 use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 
