@@ -4,6 +4,17 @@
 //! tree's quarantine ([`Store`]) by one rename. The stage has made what is found here: every step is relative to a directory
 //! that was opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is
 //! opened for the move, and closed again.
+//!
+//! The parts of [`Watch`], by file:
+//!
+//! - here: the start, the names that are known, directories that the stage opened to others. `finish`: the order of the end.
+//! - `arrivals`, `exchanged`: what is moved while the stage runs, and the empty directories that have its place meanwhile.
+//! - `store`, `kept`: the quarantine. `journal`, `additions`: runs that were killed, and runs beside this one.
+//! - `changes`, `times`, `survey`: whether the stage may have made or changed an entry, or has it open (`has_writer`, `may_have_changed`).
+//! - `repository`, `paths`, `file_lists`, `links`, `plain`, `pointers`: a repository's directory, and what its files name.
+//! - `held`, `modules`: submodules and linked worktrees. `nested`, `own`: repositories further down. `further`: names further down.
+//! - `named`, `astray`: where configurations and links lead.
+//! - `closed`, `descriptors`: directories that the stage closed. `modes`, `file_modes`: what it may have opened to others.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
