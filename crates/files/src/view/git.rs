@@ -61,7 +61,7 @@ const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
 /// The findings in a tree, without anything outside of it.
 #[derive(Debug, Default)]
-pub(super) struct Obeyed {
+pub(super) struct GitFindings {
     /// Directories, each with names in it that git obeys. Not the tree itself, nor the `.git` in it.
     pub(super) directories: Vec<(PathBuf, Vec<&'static str>)>,
     /// Directories of submodules and linked worktrees, whether they are among these or beyond what there is room for.
@@ -95,11 +95,11 @@ pub(super) struct Around<'a> {
 }
 
 /// Looks into a tree.
-pub(super) fn obeyed(tree: &Path, around: Around<'_>) -> Obeyed {
+pub(super) fn obeyed(tree: &Path, around: Around<'_>) -> GitFindings {
     obeyed_within(tree, around, DIRECTORIES)
 }
 
-fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> Obeyed {
+fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> GitFindings {
     let mut search = Search::new(tree, around, most);
     // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
     for file in search.of_the_user() {
@@ -122,12 +122,12 @@ fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> Obeyed {
 }
 
 /// Looks for what is further down in a tree and no repository's.
-pub(super) fn further_down(tree: &Path, around: Around<'_>) -> Obeyed {
+pub(super) fn further_down(tree: &Path, around: Around<'_>) -> GitFindings {
     let mut search = Search::new(tree, around, DIRECTORIES);
     search.below();
     search.closed();
-    let Obeyed { closed, further, left, .. } = search.found;
-    Obeyed { closed, further, left, ..Obeyed::default() }
+    let GitFindings { closed, further, left, .. } = search.found;
+    GitFindings { closed, further, left, ..GitFindings::default() }
 }
 
 /// The values of configurations that name a place.
@@ -165,7 +165,7 @@ enum What {
 struct Search<'a> {
     tree: &'a Path,
     around: Around<'a>,
-    found: Obeyed,
+    found: GitFindings,
     /// Directories that are looked at: so many in `.git`, and so many further down.
     most: usize,
     /// Directories that can still be looked at.
@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
         Self {
             tree,
             around,
-            found: Obeyed::default(),
+            found: GitFindings::default(),
             most,
             room: most,
             names: NAMES,

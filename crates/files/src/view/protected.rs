@@ -128,7 +128,7 @@ pub(super) fn find(
         search.inside_of_git(tree, &names);
         search.on_the_way(tree, &names);
         if git_is_open {
-            let git::Obeyed { closed, further, left, .. } =
+            let git::GitFindings { closed, further, left, .. } =
                 git::further_down(tree, search.around(everywhere));
             search.closed.extend(closed);
             search.further(tree, further, let_through);
@@ -578,7 +578,7 @@ impl<'a> Search<'a> {
 
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &'a Path, everywhere: &git::Everywhere) -> Further {
-        let git::Obeyed {
+        let git::GitFindings {
             directories,
             held,
             outer_works,

@@ -5,11 +5,11 @@ use super::*;
 use crate::git_config::{Place, Setting, settings};
 use crate::git_path::commondir_path;
 
-fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
+fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> GitFindings {
     find_within(tree, everywhere, DIRECTORIES)
 }
 
-fn find_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
+fn find_within(tree: &Path, everywhere: &Everywhere, most: usize) -> GitFindings {
     let (live, lookups) = (Live::default(), Lookups::default());
     obeyed_within(tree, around(everywhere, &live, &lookups), most)
 }
