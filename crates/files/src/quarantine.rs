@@ -92,7 +92,7 @@ pub use plain::is_plain_config;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys};
-pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
+pub use store::{DIRECTORY, Item, ItemId, StateOfRun, Store, directories, is_directory_name};
 pub use survey::Survey;
 use times::{Noted, Times};
 
@@ -264,7 +264,7 @@ pub struct Watch {
     keys: Keys,
     /// The tree's [`DIRECTORY`].
     directory: Option<FileId>,
-    keeper: Keeper,
+    state_of_run: StateOfRun,
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
     beside: Vec<Beside>,
@@ -302,7 +302,7 @@ struct Beside {
 
 impl Watch {
     /// Opens the tree.
-    pub fn start(missing: Missing, keeper: Keeper) -> io::Result<Self> {
+    pub fn start(missing: Missing, state_of_run: StateOfRun) -> io::Result<Self> {
         // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
         // The tree may also be a single file, or one that waits for a writer.
         let since = SystemTime::now();
@@ -325,7 +325,7 @@ impl Watch {
             modes,
             keys,
             directory,
-            keeper,
+            state_of_run,
             since,
             beside: Vec::new(),
             unsettled_since: OnceLock::new(),
@@ -362,7 +362,7 @@ impl Watch {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let store = Store::open(self.tree(), &self.missing.tree, &self.keeper)?;
+        let store = Store::open(self.tree(), &self.missing.tree, &self.state_of_run)?;
         Ok(self.store.get_or_init(|| store))
     }
 
@@ -377,7 +377,7 @@ impl Watch {
     /// # Errors
     /// Returns an error if another run does not release the lock in time.
     pub fn lock(&self) -> io::Result<Option<Flock<File>>> {
-        self.keeper.lock()
+        self.state_of_run.lock()
     }
 
     /// Replaces an entry of the tree with a file that has no name yet, and returns the new name of the old entry in the same directory. The
@@ -425,13 +425,13 @@ impl Watch {
     /// # Errors
     /// Returns an error if the list cannot be written.
     pub fn note_own(&self, file: &File) -> io::Result<()> {
-        self.keeper.note_own(file)
+        self.state_of_run.note_own(file)
     }
 
     /// Whether a run of this user made this file. Call it with the lock.
     #[must_use]
     pub fn is_own(&self, file: &File) -> bool {
-        self.keeper.is_own(file)
+        self.state_of_run.is_own(file)
     }
 
     /// Opens a replaced file for reading. `old`: what [`Watch::replace`] has returned for the name.
@@ -482,7 +482,7 @@ impl Watch {
             let may_stay = may(dir, last, stat)
                 && !self.has_new_name(stat)
                 && !self.has_writer(dir, last, stat).unwrap_or_else(|_| self.may_have_writer(stat));
-            let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
+            let is_stub = || crate::stubs::is_stub(below, dir, last, &self.state_of_run);
             !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, stat)
         };
         let is_wrong = let_in(dir, || {
@@ -599,7 +599,7 @@ impl Watch {
             self.directory.is_none() || there.ok() != self.directory
         };
         // Also closes one of exeat's that the stage has opened.
-        let is_strange = store::is_strange(self.tree(), &self.keeper);
+        let is_strange = store::is_strange(self.tree(), &self.state_of_run);
         if self.store.get().is_none() && !(is_strange && is_new()) {
             return None;
         }
@@ -608,9 +608,8 @@ impl Watch {
                 let to = self.missing.tree.join(store.strange()?);
                 Some(Leftover { path, moved: Ok(to) })
             }
-            Err(error) => {
-                store::is_strange(self.tree(), &self.keeper).then_some(Leftover { path, moved: Err(error) })
-            }
+            Err(error) => store::is_strange(self.tree(), &self.state_of_run)
+                .then_some(Leftover { path, moved: Err(error) }),
         }
     }
 

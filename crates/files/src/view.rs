@@ -44,7 +44,7 @@ mod system;
 mod trees;
 pub mod work;
 
-use closed::keeper;
+use closed::closed_directory_above;
 pub use git::Everywhere;
 
 /// The description of the sandbox for an agent, which docs/agents.md repeats.
@@ -254,11 +254,11 @@ fn hidden(
             Err(error) if is_absent(&error) => {}
             // A stage may have closed the directory that it lies in, and could open it again.
             Err(_) => {
-                let Some(keeper) = keeper(&path) else { continue };
-                if found.insert(keeper.clone(), (why, Vec::new())).is_none() {
+                let Some(closed) = closed_directory_above(&path) else { continue };
+                if found.insert(closed.clone(), (why, Vec::new())).is_none() {
                     notes.push(format!(
                         "`{}` is hidden from the stage: it is closed, and credentials may be in it",
-                        keeper.display()
+                        closed.display()
                     ));
                 }
             }

@@ -653,7 +653,7 @@ impl Node {
             // A directory on the way is allowed. A link leads the host to its target.
             None => kind(stat) == SFlag::S_IFLNK,
             Some(Rule::Held) => kind(stat) != SFlag::S_IFREG,
-            Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.keeper),
+            Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.state_of_run),
             Some(Rule::Repository) => true,
             Some(Rule::Pointer(was)) => !is_dir && *was != Some(id_of(stat)),
             Some(Rule::Link(said)) => !readlinkat(dir, name).is_ok_and(|says| says == **said),

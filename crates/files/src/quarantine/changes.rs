@@ -120,7 +120,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
 
-    use super::super::{Keeper, Missing};
+    use super::super::{Missing, StateOfRun};
     use super::*;
 
     /// Nobody can set the time at which something was changed. Whoever moves a directory changes only the directory's.
@@ -135,7 +135,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1100));
         fs::rename(root.join("a/b"), root.join("c")).unwrap();
         let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let mut watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let mut watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let moved = fs::metadata(root.join("c")).unwrap().ctime();
         watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
         watch.times.begun = std::time::Instant::now();

@@ -70,7 +70,7 @@ impl Watch {
         let tree = &self.missing.tree;
         let mut all: Vec<Item> = moved.iter().filter(|it| it.tree == *tree).cloned().collect();
         let known = all.len();
-        let intents = self.keeper.intents();
+        let intents = self.state_of_run.intents();
         all.extend(intents.iter().filter(|it| it.tree == *tree).filter_map(|it| self.resume_intent(it)));
         let exchanged = all.iter().filter(|item| self.stat(&item.to).is_ok()).filter_map(|item| {
             let (from, to) = (item.from.clone(), item.to.clone());
@@ -97,7 +97,7 @@ impl Watch {
     /// it under that name.
     pub(super) fn note_intent(&self, from: &Path, beside: &Path, placeholder: FileId) {
         let (tree, from, beside) = (self.missing.tree.clone(), from.to_path_buf(), beside.to_path_buf());
-        let noted = self.keeper.note_intent(&Intent { tree, from, beside, placeholder });
+        let noted = self.state_of_run.note_intent(&Intent { tree, from, beside, placeholder });
         if let Err(error) = noted {
             let _ = self.unlisted.set(format!("`{}`: {error}", self.missing.tree.display()));
         }

@@ -73,7 +73,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-    use super::super::{Keeper, Missing, finish};
+    use super::super::{Missing, StateOfRun, finish};
     use super::*;
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
         let read_only = [".git/config", ".git/hooks", ".git/missing"].map(str::to_owned).into();
         let repositories = vec![".git".into()];
         let missing = Missing { tree: tree.clone(), repositories, read_only, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         watch.note_nested(&|| false);
         watch.stage_starts();
         files.iter().for_each(|(name, _, during, _)| set(name, *during));

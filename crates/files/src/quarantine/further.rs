@@ -234,7 +234,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use super::super::{Keeper, Missing, finish, finish_until};
+    use super::super::{Missing, StateOfRun, finish, finish_until};
     use super::*;
 
     /// The state as if it had not changed just now.
@@ -265,7 +265,7 @@ mod tests {
         ];
         let let_through = strings(let_through);
         let missing = Missing { tree: tree.clone(), further, let_through, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: Some(state) }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: Some(state) }).unwrap();
         tick(&root.join("tick"));
         make(&tree);
         let found = finish([&watch]);
@@ -347,7 +347,7 @@ mod tests {
             (0..count).for_each(|n| fs::write(root.join(dir).join(format!("{n}")), "").unwrap());
         }
         let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let mut ends = LinkEnds { entries: 7, ..LinkEnds::default() };
         let mut look = |dir: &str| (watch.leads_to_names(Path::new(dir), &mut ends), ends.entries);
         // A link to one of them is what is asked for.
@@ -367,7 +367,7 @@ mod tests {
         // A look that is over leaves all in its place, and says so.
         let further = vec![FurtherDown { dir: "one".into(), known: Vec::new(), state: None }];
         let missing = Missing { tree: root.clone(), further, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         fs::write(root.join("one/.envrc"), "evil").unwrap();
         let found = finish_until([&watch], |_| Ok(false), &|| true);
         assert!(found.is_cut && found.named.is_empty() && root.join("one/.envrc").exists(), "{found:?}");
@@ -413,7 +413,7 @@ mod tests {
         fs::write(root.join("a/.envrc"), "of the caller").unwrap();
         let (state, known) = (state_of(&root.join("a")), Vec::new());
         let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let listed = |state| {
             watch
                 .new_first_parts(&FurtherDown { dir: "a".into(), known: known.clone(), state })

@@ -34,7 +34,8 @@ impl Watch {
     /// Notes the directory at a name of `.git`, unless it was there at the start. Returns why it could not be noted.
     pub(super) fn note_repository(&self, name: &str, was: Pointer) -> Option<Leftover> {
         let Pointer::Directory(id) = Pointer::read(&self.tree, name) else { return None };
-        let error = (was != Pointer::Directory(id)).then(|| self.keeper.note_repository(id).err())??;
+        let error =
+            (was != Pointer::Directory(id)).then(|| self.state_of_run.note_repository(id).err())??;
         Some(Leftover { path: self.missing.tree.join(name), moved: Err(error) })
     }
 

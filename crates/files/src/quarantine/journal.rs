@@ -29,7 +29,8 @@ use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{NotedHashes, Times};
 use super::{
-    Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, MissingName, OtherRuns, Watch,
+    Beside, FurtherDown, HasWriter, Item, Leftover, Leftovers, Missing, MissingName, OtherRuns, StateOfRun,
+    Watch,
 };
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
@@ -96,7 +97,7 @@ impl Entry {
     }
 
     /// Watches again in the tree.
-    fn resume(self, tree: File, keeper: &Keeper) -> Watch {
+    fn resume(self, tree: File, state_of_run: &StateOfRun) -> Watch {
         let mut missing = self.missing;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {
@@ -112,7 +113,7 @@ impl Entry {
             modes: self.modes,
             keys: self.keys,
             directory: self.directory,
-            keeper: keeper.clone(),
+            state_of_run: state_of_run.clone(),
             since: self.since,
             beside: Vec::new(),
             unsettled_since: OnceLock::new(),
@@ -321,8 +322,8 @@ pub fn settle_interrupted(
         }
         let (mut later, mut has_changed) = (Vec::new(), false);
         let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
-        let keeper = Keeper { run, state: Some(state.to_path_buf()) };
-        let mut moved = keeper.listed();
+        let state_of_run = StateOfRun { run, dir: Some(state.to_path_buf()) };
+        let mut moved = state_of_run.listed();
         match read {
             Ok(entries) => {
                 let mut watches = Vec::new();
@@ -330,7 +331,7 @@ pub fn settle_interrupted(
                     let why = match entry.tree() {
                         Ok(tree) => {
                             has_changed = true;
-                            let watch = entry.resume(tree, &keeper);
+                            let watch = entry.resume(tree, &state_of_run);
                             let renamed = watch.resume_exchanged(&moved);
                             moved.extend(renamed);
                             watches.push(watch);
@@ -440,10 +441,10 @@ impl Live {
 
     /// Reads the runs other than this one: those that go on and have not begun to settle, and the rest. What a run of the first kind
     /// watches and is there now is there when it settles, unless its own stage takes it away.
-    fn others(keeper: &Keeper) -> [Self; 2] {
+    fn others(state_of_run: &StateOfRun) -> [Self; 2] {
         let [mut going_on, mut rest] = <[Self; 2]>::default();
-        for (path, run) in keeper.state.as_deref().map(journals).unwrap_or_default() {
-            let Some(file) = File::open(&path).ok().filter(|_| run != keeper.run) else { continue };
+        for (path, run) in state_of_run.dir.as_deref().map(journals).unwrap_or_default() {
+            let Some(file) = File::open(&path).ok().filter(|_| run != state_of_run.run) else { continue };
             let (Ok(entries), Ok(open)) = (read(&file), file.try_clone()) else { continue };
             let locked = Flock::lock(open, FlockArg::LockSharedNonblock);
             let is_held = matches!(locked, Err((_, Errno::EWOULDBLOCK)));
@@ -604,7 +605,7 @@ impl Watch {
 
     /// Finds what the stages of other runs have made by now.
     pub(super) fn find_others(&self) {
-        let others = Live::others(&self.keeper);
+        let others = Live::others(&self.state_of_run);
         // One that goes on judges at its own end what its stage has made, as far as that is still in its tree.
         let [going_on, _] = &others;
         let will_judge =
@@ -629,12 +630,15 @@ impl Watch {
     ///
     /// # Errors
     /// Returns the error that prevents opening a tree.
-    pub fn start_all(missing: impl IntoIterator<Item = Missing>, keeper: &Keeper) -> io::Result<Vec<Self>> {
+    pub fn start_all(
+        missing: impl IntoIterator<Item = Missing>,
+        state_of_run: &StateOfRun,
+    ) -> io::Result<Vec<Self>> {
         let mut live = Live::default();
-        let mut read = || keeper.state.as_deref().map(|state| live.read(state));
+        let mut read = || state_of_run.dir.as_deref().map(|state| live.read(state));
         // A run that ends in the meantime has no journal afterwards, and one that starts has none before.
         read();
-        let watches = missing.into_iter().map(|missing| Self::start(missing, keeper.clone()));
+        let watches = missing.into_iter().map(|missing| Self::start(missing, state_of_run.clone()));
         let mut watches = watches.collect::<io::Result<Vec<_>>>()?;
         read();
         for watch in &mut watches {

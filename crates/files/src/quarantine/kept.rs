@@ -21,7 +21,7 @@ use super::store::{
     DirectoryId, ItemId, MANIFESTS, RUNS, forget_made, list, made_directories, manifest_of, open_item,
     rename_into,
 };
-use super::{DIRECTORY, Item, Keeper, open_runs};
+use super::{DIRECTORY, Item, StateOfRun, open_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
@@ -335,8 +335,8 @@ fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, DirectoryId, OsString
 /// Removes what is empty after things of a run were restored or deleted: directories of exeat's, and at last the manifest.
 pub fn tidy(state: &Path, aside: SetAside) {
     // Whoever makes such a directory holds this lock.
-    let keeper = Keeper { run: aside.run.clone(), state: Some(state.to_path_buf()) };
-    let Ok(_lock) = keeper.lock() else { return };
+    let state_of_run = StateOfRun { run: aside.run.clone(), dir: Some(state.to_path_buf()) };
+    let Ok(_lock) = state_of_run.lock() else { return };
     let SetAside { run, items } = aside;
     let items: Vec<Item> = items.into_iter().map(|(item, _)| item).collect();
     for item in &items {
@@ -353,8 +353,8 @@ pub fn tidy(state: &Path, aside: SetAside) {
 /// Removes each [`DIRECTORY`] of a user in which nothing is left, but for those that a run may use which goes on or is not settled.
 pub fn remove_empty_directories(state: &Path) {
     // Whoever makes such a directory holds this lock, and has written down its trees before.
-    let keeper = Keeper { run: String::new(), state: Some(state.to_path_buf()) };
-    let Ok(_lock) = keeper.lock() else { return };
+    let state_of_run = StateOfRun { run: String::new(), dir: Some(state.to_path_buf()) };
+    let Ok(_lock) = state_of_run.lock() else { return };
     let open: Vec<PathBuf> = open_runs(state).into_iter().flat_map(|open| open.trees).collect();
     // A run shows what lies in its tree.
     let is_used = |tree: &Path| open.iter().any(|used| tree.starts_with(used) || used.starts_with(tree));
@@ -429,7 +429,7 @@ mod tests {
             let names = [".envrc", ".vscode"];
             let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::AtOnce });
             let missing = Missing { tree: self.tree(), names: names.into(), ..Missing::default() };
-            let watch = Watch::start(missing, Keeper { run: run.into(), state: Some(self.state()) });
+            let watch = Watch::start(missing, StateOfRun { run: run.into(), dir: Some(self.state()) });
             fs::write(self.tree().join(".envrc"), "evil").unwrap();
             fs::create_dir(self.tree().join(".vscode")).unwrap();
             assert_eq!(finish(&[watch.unwrap()]).named.len(), 2);
@@ -485,7 +485,7 @@ mod tests {
             let names = vec![MissingName { name: ".npmrc".into(), obeyed: Obeyed::AtOnce }];
             let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
             let state = scene.0.join(run);
-            let watch = Watch::start(missing, Keeper { run: run.into(), state: Some(state) });
+            let watch = Watch::start(missing, StateOfRun { run: run.into(), dir: Some(state) });
             fs::write(scene.tree().join(".npmrc"), "evil").unwrap();
             assert_eq!(finish(&[watch.unwrap()]).named.len(), 2, "the name, and the quarantine");
         }
@@ -607,7 +607,7 @@ mod tests {
         for (tree, is_kept) in [(scene.tree(), true), (scene.0.clone(), true), (scene.state(), false)] {
             let missing = Missing { tree, ..Missing::default() };
             let watch =
-                Watch::start(missing, Keeper { run: "LIVE".into(), state: Some(scene.state()) }).unwrap();
+                Watch::start(missing, StateOfRun { run: "LIVE".into(), dir: Some(scene.state()) }).unwrap();
             let journal = Journal::write(&scene.state(), "LIVE", &[watch]).unwrap();
             remove_empty_directories(&scene.state());
             assert_eq!(scene.quarantine().join(IGNORE).exists(), is_kept);

@@ -201,7 +201,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
     use std::path::{Path, PathBuf};
 
-    use super::super::{FurtherDown, Journal, Keeper, Missing, Watch, finish, settle_interrupted};
+    use super::super::{FurtherDown, Journal, Missing, StateOfRun, Watch, finish, settle_interrupted};
     use super::*;
     use rustix::fs::{XattrFlags, setxattr};
 
@@ -252,7 +252,7 @@ mod tests {
                 ..Missing::default()
             };
             let watch =
-                Watch::start(missing, Keeper { run: "RUN".into(), state: Some(state.clone()) }).unwrap();
+                Watch::start(missing, StateOfRun { run: "RUN".into(), dir: Some(state.clone()) }).unwrap();
             dirs.iter().for_each(|(dir, _, during, _)| set(&tree.join(dir), *during));
             let listed = tree.join("a/b/.git");
             let has_lists =
@@ -301,8 +301,8 @@ mod tests {
             ..Missing::default()
         };
         let start = |run: &str| {
-            let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
-            let watches = Watch::start_all([missing.clone()], &keeper).unwrap();
+            let state_of_run = StateOfRun { run: run.into(), dir: Some(state.clone()) };
+            let watches = Watch::start_all([missing.clone()], &state_of_run).unwrap();
             let journal = Journal::write(&state, run, &watches).unwrap();
             (watches, journal)
         };
@@ -335,7 +335,7 @@ mod tests {
         }
         let covered = [String::from("held")].into();
         let missing = Missing { tree: tree.clone(), covered, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         (tree, watch)
     }
 

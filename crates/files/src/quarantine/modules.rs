@@ -290,7 +290,7 @@ fn list_open(dir: BorrowedFd<'_>, room: &mut Room) -> (Vec<OsString>, Vec<(OsStr
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::{Keeper, Missing, Watch, finish};
+    use super::super::{Missing, StateOfRun, Watch, finish};
 
     use super::*;
 
@@ -321,7 +321,7 @@ mod tests {
                 }
                 let missing =
                     Missing { tree: tree.clone(), repositories: vec![".git".into()], ..Missing::default() };
-                let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+                let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
                 if !was_there {
                     make();
                 }

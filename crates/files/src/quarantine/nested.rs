@@ -345,6 +345,6 @@ impl Search<'_> {
         let tree = &self.watch.missing.tree;
         name == RUNS
             && at.ends_with(DIRECTORY)
-            && self.watch.keeper.has_made_at(&tree.join(at), tree, dir.as_fd())
+            && self.watch.state_of_run.has_made_at(&tree.join(at), tree, dir.as_fd())
     }
 }

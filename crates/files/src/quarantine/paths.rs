@@ -221,7 +221,7 @@ fn is_git_link(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Keeper, Missing};
+    use super::super::{Missing, StateOfRun};
     use super::*;
 
     /// An index may build upon a shared one that is among too many names.
@@ -233,7 +233,7 @@ mod tests {
         fs::write(root.join(".git/index"), &empty).unwrap();
         fs::write(root.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
         let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| watch.settle_paths_by(most, &git, &mut PathRoom::default(), &|| false).len();
         assert_eq!(settled(3), 0, "every name was read");

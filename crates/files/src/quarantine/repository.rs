@@ -353,7 +353,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::super::leftovers::Leftovers;
-    use super::super::{Keeper, Missing, Watch};
+    use super::super::{Missing, StateOfRun, Watch};
     use super::*;
 
     struct Scene {
@@ -368,7 +368,7 @@ mod tests {
             fs::create_dir_all(root.join(".git/logs/refs")).unwrap();
             let repositories = vec![".git".into()];
             let missing = Missing { tree: root.clone(), repositories, ..Missing::default() };
-            Self { watch: Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap(), root }
+            Self { watch: Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap(), root }
         }
 
         fn link(&self, name: &str) {

@@ -67,13 +67,13 @@ const FRESH: usize = 32;
 /// The longest manifest that is read.
 const LONGEST_MANIFEST: u64 = 64 << 20;
 
-/// The run that sets entries aside, and the place of its manifest.
+/// A run that sets entries aside, and the directory of its manifest.
 #[derive(Debug, Clone)]
-pub struct Keeper {
+pub struct StateOfRun {
     /// The run.
     pub run: String,
     /// The user's state directory. Without it exeat writes no manifests, and `exeat state` does not know the run.
-    pub state: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
 }
 
 /// An entry that was set aside: a line of a manifest.
@@ -177,10 +177,10 @@ struct Known {
     made: Option<DirectoryId>,
 }
 
-impl Keeper {
+impl StateOfRun {
     /// The directory of the manifests.
     pub(crate) fn manifests(&self) -> Option<PathBuf> {
-        self.state.as_ref().map(|state| state.join(MANIFESTS))
+        self.dir.as_ref().map(|dir| dir.join(MANIFESTS))
     }
 
     /// Takes the lock of the directory of the manifests: whoever holds it makes directories of trees.
@@ -465,19 +465,19 @@ struct Inner {
 
 impl Store {
     /// Makes the run's directory in a tree.
-    pub(super) fn open(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<Self> {
+    pub(super) fn open(tree: BorrowedFd<'_>, path: &Path, state_of_run: &StateOfRun) -> io::Result<Self> {
         let (stat, owner) = (fstat(tree)?, owner_of(tree)?);
-        let _lock = keeper.lock()?;
+        let _lock = state_of_run.lock()?;
         let (mut strange, mut is_new) = (None, true);
         let outer = match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
-            Ok(dir) if is_ours(&dir, &stat, keeper)? => {
+            Ok(dir) if is_ours(&dir, &stat, state_of_run)? => {
                 is_new = false;
                 dir
             }
             Err(Errno::ENOENT) => make_outer(tree, owner)?,
             // The stage's, whatever it is: it has no business under this name, and is set aside first.
             Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => {
-                let name = move_strange(tree, path, keeper)?;
+                let name = move_strange(tree, path, state_of_run)?;
                 let made = make_outer(tree, owner).inspect_err(|_| {
                     let back = || rename_new(tree, name.as_str(), tree, DIRECTORY);
                     let _ = let_in(tree, back);
@@ -488,20 +488,20 @@ impl Store {
             Err(errno) => return Err(errno.into()),
         };
         let directory = DirectoryId::read(outer.as_fd())?;
-        let noted = if is_new { keeper.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
+        let noted = if is_new { state_of_run.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
         let runs = match make_fresh(outer.as_fd(), OsStr::new(RUNS), Mode::S_IRWXU, owner) {
             Err(Errno::EEXIST) => open_at(outer.as_fd(), Path::new(RUNS))?,
             other => other?,
         };
-        let mut name = keeper.run.clone();
+        let mut name = state_of_run.run.clone();
         let dir = match make_fresh(runs.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner) {
             Err(Errno::EEXIST) => {
-                name = format!("{}.{:016x}", keeper.run, random());
+                name = format!("{}.{:016x}", state_of_run.run, random());
                 make_fresh(runs.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner)?
             }
             other => other?,
         };
-        let (manifest, unlisted) = match keeper.manifest() {
+        let (manifest, unlisted) = match state_of_run.manifest() {
             Ok(manifest) => (manifest, noted.err()),
             Err(error) => (None, Some(error)),
         };
@@ -520,7 +520,7 @@ impl Store {
         if let Some(name) = strange {
             let take = || store.take(tree, OsStr::new(&name), Path::new(DIRECTORY));
             store.strange = Some(let_in(tree, take)?);
-            if let Some(dir) = keeper.manifests() {
+            if let Some(dir) = state_of_run.manifests() {
                 forget(&dir, |known| known.path == path.join(&name));
             }
         }
@@ -690,20 +690,20 @@ fn put_dir_back(
 
 /// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is
 /// killed before that, or it cannot be set aside, no later stage sees it all the same.
-fn move_strange(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<String> {
+fn move_strange(tree: BorrowedFd<'_>, path: &Path, state_of_run: &StateOfRun) -> io::Result<String> {
     let name = beside();
     // Without a list it is set aside like the rest.
-    let _ = keeper.note(path.join(&name), None);
+    let _ = state_of_run.note(path.join(&name), None);
     let_in(tree, || rename_new(tree, DIRECTORY, tree, name.as_str()))?;
     Ok(name)
 }
 
 /// Whether there is something in a tree under the name of the [`DIRECTORY`] that is not exeat's.
-pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
+pub(super) fn is_strange(tree: BorrowedFd<'_>, state_of_run: &StateOfRun) -> bool {
     // A run that makes one just now has the lock.
-    let _lock = keeper.lock();
+    let _lock = state_of_run.lock();
     match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
-        Ok(dir) => !fstat(tree).is_ok_and(|tree| is_ours(&dir, &tree, keeper).unwrap_or(false)),
+        Ok(dir) => !fstat(tree).is_ok_and(|tree| is_ours(&dir, &tree, state_of_run).unwrap_or(false)),
         // There is something, or the tree is a single file.
         Err(_) => fstatat(tree, DIRECTORY, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok(),
     }
@@ -712,14 +712,14 @@ pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
 /// Whether a [`DIRECTORY`] is one that exeat has made. That it was there before the stage started proves nothing: an earlier stage may
 /// have made it. One that a stage has opened to other users is closed again. Its mode is also the mask of its access control list
 /// (acl(5)). Without a list of what exeat has made, an open one is not exeat's.
-fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> {
+fn is_ours(dir: &OwnedFd, tree: &FileStat, state_of_run: &StateOfRun) -> io::Result<bool> {
     let stat = fstat(dir)?;
     let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
-    if !is_private || !keeper.has_made(DirectoryId::read(dir.as_fd())?) {
+    if !is_private || !state_of_run.has_made(DirectoryId::read(dir.as_fd())?) {
         return Ok(false);
     }
     if stat.st_mode & 0o7777 != Mode::S_IRWXU.bits() {
-        if keeper.manifests().is_none() {
+        if state_of_run.manifests().is_none() {
             return Ok(false);
         }
         set_mode(dir.as_fd(), Mode::S_IRWXU)?;

@@ -231,7 +231,7 @@ impl Watch {
 mod tests {
     use std::fs::{self, File};
 
-    use super::super::{Keeper, Missing, finish};
+    use super::super::{Missing, StateOfRun, finish};
     use super::*;
 
     /// A tmpfs keeps no time of what is written by a map of the memory.
@@ -255,7 +255,7 @@ mod tests {
             fs::write(git.join("hooks/pre-push"), &large).unwrap();
             File::create(git.join("hooks/tool")).unwrap().set_len(more).unwrap();
             let missing = Missing { tree: tree.clone(), ..Missing::default() };
-            let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+            let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
             watch.times.is_tmpfs.set(true).unwrap();
             watch.note_nested(&|| false);
             watch.stage_starts();

@@ -17,7 +17,7 @@ fn missing(names: &[&str]) -> Vec<MissingName> {
 }
 
 fn start(missing: Missing) -> io::Result<Watch> {
-    Watch::start(missing, Keeper { run: "RUN".into(), state: None })
+    Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None })
 }
 
 fn done(watch: Watch) -> Vec<Leftover> {
@@ -465,8 +465,8 @@ fn l08_the_quarantine_cannot_be_made_beforehand() {
         fs::create_dir(&outside).unwrap();
         let names = missing(&[".envrc"]);
         let missing = Missing { tree: tree.clone(), names, ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(state.clone()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(state.clone()) };
+        let watch = Watch::start(missing, state_of_run).unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
         make(&tree.join(DIRECTORY), &outside);
         let found = done(watch);
@@ -518,7 +518,7 @@ fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
     let (tree, state) = (root.join("tree"), root.join("state"));
     let start = |run: &str| {
         let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
-        Watch::start(missing, Keeper { run: run.into(), state: Some(state.clone()) }).unwrap()
+        Watch::start(missing, StateOfRun { run: run.into(), dir: Some(state.clone()) }).unwrap()
     };
     let forge = || {
         fs::create_dir(tree.join(DIRECTORY)).unwrap();
@@ -548,8 +548,8 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
     let (tree, state) = (root.join("tree"), root.join("state"));
     for number in 0..3 {
         let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
-        let keeper = Keeper { run: format!("RUN{number}"), state: Some(state.clone()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let state_of_run = StateOfRun { run: format!("RUN{number}"), dir: Some(state.clone()) };
+        let watch = Watch::start(missing, state_of_run).unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
         // In the first round the tree has no quarantine yet; in the last one the stage made it.
         if number == 2 {
@@ -576,7 +576,7 @@ fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
     fs::write(root.join("tree/.envrc"), "evil").unwrap();
     // A file is in the way of the manifests.
     fs::write(root.join("state"), "").unwrap();
-    watch.keeper.state = Some(root.join("state"));
+    watch.state_of_run.dir = Some(root.join("state"));
     let told = finish(&[watch]);
     let [Leftover { moved: Ok(moved), .. }] = &told.named[..] else { panic!("{told:?}") };
     assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");
@@ -597,7 +597,7 @@ fn l08_more_names_of_a_pattern_than_are_read_at_once_are_moved() {
         obeyed: Obeyed::WhenStarted,
     };
     let missing = Missing { tree: root.clone(), ..Missing::default() };
-    let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+    let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
     let made = (0..10).map(|number| format!("m.{number}.toml"));
     for name in made.chain(["m.known.toml".into(), "other".into()]) {
         fs::write(root.join(name), "").unwrap();

@@ -24,7 +24,7 @@ use crate::quarantine::{
 use crate::walk::clean;
 use nix::unistd::geteuid;
 
-use super::closed::{keeper, may_search};
+use super::closed::{closed_directory_above, may_search};
 use crate::bounds::{LONGEST_PATH, Lookups, ResolvedPath, resolve_path};
 
 mod everywhere;
@@ -248,11 +248,13 @@ impl<'a> Search<'a> {
 
     /// Notes what keeps a path from being looked at.
     fn shut(&mut self, path: &Path) {
-        let Some(keeper) = keeper(path).filter(|keeper| keeper.starts_with(self.tree)) else { return };
-        if fs::symlink_metadata(&keeper).is_ok_and(|meta| meta.is_dir()) {
-            self.closed.insert(keeper);
+        let Some(closed) = closed_directory_above(path).filter(|closed| closed.starts_with(self.tree)) else {
+            return;
+        };
+        if fs::symlink_metadata(&closed).is_ok_and(|meta| meta.is_dir()) {
+            self.closed.insert(closed);
         } else {
-            self.lose(format!("`{}` cannot be read: what it names is not protected", keeper.display()));
+            self.lose(format!("`{}` cannot be read: what it names is not protected", closed.display()));
         }
     }
 

@@ -20,7 +20,7 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::Facts;
-use super::closed::{self, keeper};
+use super::closed::{self, closed_directory_above};
 use super::git;
 use crate::bounds::{Lookups, ResolvedPath, follow, resolve_path};
 use crate::fault::FileFault;
@@ -389,8 +389,8 @@ impl<'a> Search<'a> {
             }
             Err(error) if is_absent(&error) => {}
             Err(_) => {
-                if let Some(keeper) = keeper(&at) {
-                    self.close(keeper);
+                if let Some(closed) = closed_directory_above(&at) {
+                    self.close(closed);
                     return None;
                 }
                 // In another user's directory, which the stage may rename away all the same and make anew.
@@ -404,17 +404,17 @@ impl<'a> Search<'a> {
         if is_absent(error) {
             return self.missing(path, obeyed);
         }
-        match keeper(path) {
-            Some(keeper) => self.close(keeper),
+        match closed_directory_above(path) {
+            Some(closed) => self.close(closed),
             // As above.
             None => self.missing(path, obeyed),
         }
     }
 
     /// Makes a directory read-only that keeps a path from being read, if it is in a tree.
-    fn close(&mut self, keeper: PathBuf) {
-        let is_in_tree = self.trees.iter().any(|tree| keeper.starts_with(tree));
-        self.closed.extend(is_in_tree.then_some(keeper));
+    fn close(&mut self, closed: PathBuf) {
+        let is_in_tree = self.trees.iter().any(|tree| closed.starts_with(tree));
+        self.closed.extend(is_in_tree.then_some(closed));
     }
 
     /// Watches a missing name if it would be in a tree.

@@ -50,15 +50,26 @@ impl Closing {
         mut lost: Uncovered,
         has_signals: bool,
     ) -> Self {
-        let Opened { keeper, dirs, watches, flags, journal, survey, stubs, record, notes, not_made, .. } =
-            opened;
+        let Opened {
+            state_of_run,
+            dirs,
+            watches,
+            flags,
+            journal,
+            survey,
+            stubs,
+            record,
+            notes,
+            not_made,
+            ..
+        } = opened;
         let OpenRecord { log, path: audit, .. } = record;
         // The flags are restored for the following lines and for the next user of these streams.
         drop(flags);
         drop((stubs, survey));
         let put_back = PutBack::replace(mem::take(&mut lost.doubtful), &watches);
         let remade = lost.remade.iter().chain(put_back.unmoved());
-        let remade = watch_remade(plan, &keeper, remade);
+        let remade = watch_remade(plan, &state_of_run, remade);
         if let Some(Err(why)) = journal.as_ref().map(Journal::begin_end) {
             tracing::warn!(%why, "another run may leave to this one what it does not see any more");
         }

@@ -4,12 +4,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use exeat_files::quarantine::{Journal, Keeper, Survey, Watch};
+use exeat_files::quarantine::{Journal, StateOfRun, Survey, Watch};
 use exeat_files::stubs::Stub;
 use exeat_record::RunId;
 
 use super::outcome::end_dirs;
-use super::protected::{hold_stubs, journal, keeper};
+use super::protected::{hold_stubs, journal, state_of_run};
 use super::record::{OpenRecord, open_log};
 use super::streams::{Flags, Streams};
 use crate::cache::UsedCache;
@@ -18,7 +18,7 @@ use crate::plan::Plan;
 
 /// What a run holds while its sandbox exists.
 pub(super) struct Opened {
-    pub(super) keeper: Keeper,
+    pub(super) state_of_run: StateOfRun,
     pub(super) dirs: UsedDirs,
     pub(super) watches: Arc<[Watch]>,
     pub(super) flags: Option<Flags>,
@@ -43,13 +43,13 @@ impl Opened {
         streams: &Streams,
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
-        let keeper = keeper(plan, run);
-        dirs.hide(plan, &keeper);
-        let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
+        let state_of_run = state_of_run(plan, run);
+        dirs.hide(plan, &state_of_run);
+        let watches = Watch::start_all(plan.missing.iter().cloned(), &state_of_run);
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        let (journal, no_journal) = journal(&keeper, &watches);
+        let (journal, no_journal) = journal(&state_of_run, &watches);
         let survey = Survey::start(Arc::clone(&watches));
         if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
             return Err(Error::NotHeld(why));
@@ -64,9 +64,9 @@ impl Opened {
         };
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
         let held = held.map_err(prepare("the journal of what is watched"))?;
-        let (stubs, not_made) = hold_stubs(plan, &keeper);
+        let (stubs, not_made) = hold_stubs(plan, &state_of_run);
         let notes = dirs.take_notes().chain(no_journal).collect();
-        Ok(Self { keeper, dirs, watches, flags, journal, held, survey, stubs, record, notes, not_made })
+        Ok(Self { state_of_run, dirs, watches, flags, journal, held, survey, stubs, record, notes, not_made })
     }
 }
 
@@ -91,8 +91,8 @@ impl UsedDirs {
     }
 
     /// Notes their places, which the view of every run hides.
-    fn hide(&mut self, plan: &Plan, keeper: &Keeper) {
-        let hide = |dir: Option<&Path>| dir.map_or(Ok(()), |dir| keeper.hide(dir)).err();
+    fn hide(&mut self, plan: &Plan, state_of_run: &StateOfRun) {
+        let hide = |dir: Option<&Path>| dir.map_or(Ok(()), |dir| state_of_run.hide(dir)).err();
         let base = plan.tmp.as_deref().and_then(Path::parent).filter(|_| self.tmp.is_some());
         self.no_tmp = self.no_tmp.take().or_else(|| {
             hide(base).map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))

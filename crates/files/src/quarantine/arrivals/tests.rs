@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use nix::sys::inotify::InitFlags;
 
 use super::super::exchanged::PLACEHOLDER;
-use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, aside_of, finish, settle_interrupted};
+use super::super::{
+    DIRECTORY, Journal, Missing, MissingName, StateOfRun, aside_of, finish, settle_interrupted,
+};
 use super::*;
 
 fn id_of(path: &Path) -> io::Result<FileId> {
@@ -43,8 +45,8 @@ impl Scene {
             repositories: vec![".git".into()],
             ..Missing::default()
         };
-        let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
-        let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, keeper).unwrap()]);
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(root.join("state")) };
+        let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, state_of_run).unwrap()]);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
         let arrivals = Arrivals::new(Arc::clone(&watches), &HashSet::new(), &inotify).unwrap();
         Self { root, watches, arrivals, inotify }

@@ -14,8 +14,8 @@ impl Scene {
         fs::create_dir_all(scene.tree()).unwrap();
         let names = vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }];
         let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+        let watch = Watch::start(missing, state_of_run).unwrap();
         drop(Journal::write(&scene.state(), "RUN", &[watch]).unwrap());
         fs::write(scene.tree().join(".envrc"), "evil").unwrap();
         scene
@@ -162,8 +162,8 @@ fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
         pointers: vec![".git".into()],
         ..Missing::default()
     };
-    let keeper = Keeper { run: "LIVE".into(), state: Some(state.clone()) };
-    let watch = Watch::start(missing, keeper).unwrap();
+    let state_of_run = StateOfRun { run: "LIVE".into(), dir: Some(state.clone()) };
+    let watch = Watch::start(missing, state_of_run).unwrap();
     let journal = Journal::write(&state, "LIVE", &[watch]).unwrap();
     let names = [".envrc", "mise.b.toml", "mise.a.toml", "link", ".git", "other"];
     let made = || -> Vec<&str> {
@@ -206,8 +206,8 @@ fn l10_a_run_leaves_earlier_names_to_the_live_run_that_made_them() {
     let start = |run: &str| {
         let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::WhenStarted });
         let missing = Missing { tree: tree.clone(), names: names.into(), ..Missing::default() };
-        let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
-        let watches = Watch::start_all([missing], &keeper).unwrap();
+        let state_of_run = StateOfRun { run: run.into(), dir: Some(state.clone()) };
+        let watches = Watch::start_all([missing], &state_of_run).unwrap();
         let journal = Journal::write(&state, run, &watches).unwrap();
         (watches, journal)
     };
@@ -248,8 +248,8 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join(".git"), "gitdir: mine").unwrap();
     let missing = Missing { tree: tree.clone(), pointers: vec![".git".into()], ..Missing::default() };
-    let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(missing, keeper).unwrap()]).unwrap());
+    let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(missing, state_of_run).unwrap()]).unwrap());
     assert_eq!(scene.settle(), (1, 0, 0));
     assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
 }
@@ -259,9 +259,9 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
 fn l08_judges_a_repository_that_another_run_missed() {
     let scene = Scene::new("beside");
     let start = |run: &str| {
-        let keeper = Keeper { run: run.into(), state: Some(scene.state()) };
+        let state_of_run = StateOfRun { run: run.into(), dir: Some(scene.state()) };
         let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let mut watches = Watch::start_all([missing], &keeper).unwrap();
+        let mut watches = Watch::start_all([missing], &state_of_run).unwrap();
         // The start is later than all that is there, by more than clocks may differ.
         watches[0].since += Duration::from_secs(4);
         let journal = Journal::write(&scene.state(), run, &watches).unwrap();
@@ -270,9 +270,9 @@ fn l08_judges_a_repository_that_another_run_missed() {
     };
     scene.settle();
     let (_first, journal) = {
-        let keeper = Keeper { run: "FIRST".into(), state: Some(scene.state()) };
+        let state_of_run = StateOfRun { run: "FIRST".into(), dir: Some(scene.state()) };
         let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let watches = Watch::start_all([missing], &keeper).unwrap();
+        let watches = Watch::start_all([missing], &state_of_run).unwrap();
         let journal = Journal::write(&scene.state(), "FIRST", &watches).unwrap();
         (watches, journal)
     };
@@ -319,8 +319,8 @@ fn l08_after_a_kill_the_callers_own_files_are_known() {
             fs::write(git.join(name), text).unwrap();
         }
         let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-        let watches: Arc<[Watch]> = [Watch::start(missing, keeper).unwrap()].into();
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+        let watches: Arc<[Watch]> = [Watch::start(missing, state_of_run).unwrap()].into();
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         let length = || journal.lock.metadata().unwrap().len();
         let before = length();
@@ -358,8 +358,8 @@ fn l08_a_name_that_became_free_is_one_that_was_missing() {
         let name = Path::new("sub/.npmrc");
         fs::write(scene.tree().join(name), "mine").unwrap();
         let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+        let watch = Watch::start(missing, state_of_run).unwrap();
         let watches = [watch];
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         watches[0].note_free(name).unwrap();
