@@ -116,7 +116,7 @@ fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> GitFindings {
     }
     search.submodules();
     search.below();
-    search.further();
+    search.add_noted();
     search.closed();
     search.found
 }
@@ -486,7 +486,7 @@ impl<'a> Search<'a> {
 
     /// Adds what was noted, and what is noted on the way. What has a working tree in sight comes before what a repository's
     /// directory holds, and loses no room to it: a stage makes what it likes in that directory.
-    fn further(&mut self) {
+    fn add_noted(&mut self) {
         let noted = std::mem::take(&mut self.next);
         let (works, held): (Vec<_>, Vec<_>) =
             noted.into_iter().partition(|it| matches!(it.what, What::Work(_)));
