@@ -142,9 +142,9 @@ pub struct NamedEverywhere {
     pub is_file: bool,
 }
 
-/// Names in one writable tree that were missing at the start.
+/// What is watched in one writable tree: names that were missing at the start, and what was there and must stay as it was.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Missing {
+pub struct WatchList {
     /// The tree.
     #[serde(with = "crate::bytes")]
     pub tree: PathBuf,
@@ -169,7 +169,7 @@ pub struct Missing {
     pub let_through: Vec<String>,
     /// Directories in which something is read-only for the stage: who may write there could replace it.
     pub covered: BTreeSet<String>,
-    /// The names in them that are read-only.
+    /// The names that are read-only in the directories of `covered`.
     #[serde(default)]
     pub read_only: BTreeSet<String>,
     /// Paths that git obeys in each repository.
@@ -178,8 +178,8 @@ pub struct Missing {
     pub is_git_open: bool,
 }
 
-impl Missing {
-    /// The [`Missing::holders`] that may be in an open tree.
+impl WatchList {
+    /// The [`WatchList::holders`] that may be in an open tree.
     fn holders_in(&self, tree: BorrowedFd<'_>) -> impl Iterator<Item = String> {
         let listing = Listing::read(tree);
         self.holders().into_iter().filter(move |dir| !listing::lacks(listing.as_ref(), dir))
@@ -251,7 +251,7 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 /// The names, and the tree as it was opened before the stage started.
 #[derive(Debug)]
 pub struct Watch {
-    missing: Missing,
+    list: WatchList,
     tree: File,
     /// The trees that the stage can write to, each with its path, and this one among them: a submodule may lie in another tree than its
     /// repository.
@@ -302,22 +302,22 @@ struct Beside {
 
 impl Watch {
     /// Opens the tree.
-    pub fn start(missing: Missing, state_of_run: StateOfRun) -> io::Result<Self> {
+    pub fn start(list: WatchList, state_of_run: StateOfRun) -> io::Result<Self> {
         // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
         // The tree may also be a single file, or one that waits for a writer.
         let since = SystemTime::now();
-        let tree = File::from(open_plain(&missing.tree)?);
-        let pointers = missing.pointers.iter().map(|name| Pointer::read(&tree, name)).collect();
+        let tree = File::from(open_plain(&list.tree)?);
+        let pointers = list.pointers.iter().map(|name| Pointer::read(&tree, name)).collect();
         let keys = Keys::draw();
-        let contents = missing.repositories.iter().map(|name| Contents::read(&tree, Path::new(name), keys));
+        let contents = list.repositories.iter().map(|name| Contents::read(&tree, Path::new(name), keys));
         let contents = contents.collect();
-        let modes = Modes::read(&tree, missing.holders_in(tree.as_fd()), |dir| {
+        let modes = Modes::read(&tree, list.holders_in(tree.as_fd()), |dir| {
             open_beneath(&tree, Path::new(dir)).ok()
         })?;
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
-            missing,
+            list,
             tree,
             trees: OnceLock::new(),
             pointers,
@@ -342,10 +342,10 @@ impl Watch {
         })
     }
 
-    /// Returns the names that are watched.
+    /// Returns what is watched.
     #[must_use]
-    pub fn missing(&self) -> &Missing {
-        &self.missing
+    pub fn list(&self) -> &WatchList {
+        &self.list
     }
 
     /// The tree, as it was opened before the stage started.
@@ -362,7 +362,7 @@ impl Watch {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let store = Store::open(self.tree(), &self.missing.tree, &self.state_of_run)?;
+        let store = Store::open(self.tree(), &self.list.tree, &self.state_of_run)?;
         Ok(self.store.get_or_init(|| store))
     }
 
@@ -417,7 +417,7 @@ impl Watch {
     pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Leftover {
         let above = self.above(name);
         let moved = above.and_then(|above| self.set_aside(above.as_fd(), old, name)).map_err(io::Error::from);
-        Leftover { path: self.missing.tree.join(name), moved }
+        Leftover { path: self.list.tree.join(name), moved }
     }
 
     /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
@@ -458,7 +458,7 @@ impl Watch {
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
         let refused = match self.store() {
             Ok(store) => match let_in(dir, || store.take(dir, last, below)) {
-                Ok(to) => return Ok(self.missing.tree.join(to)),
+                Ok(to) => return Ok(self.list.tree.join(to)),
                 // It is gone; or something is mounted there, which keeps it wherever it would go.
                 Err(errno @ (Errno::ENOENT | Errno::EBUSY)) => return Err(errno),
                 Err(errno) => errno.into(),
@@ -466,8 +466,8 @@ impl Watch {
             Err(error) => error,
         };
         let new = let_in(dir, || aside(dir, last))?;
-        let _ = self.unlisted.set(format!("`{}`: {refused}", self.missing.tree.display()));
-        Ok(self.missing.tree.join(below).with_file_name(new))
+        let _ = self.unlisted.set(format!("`{}`: {refused}", self.list.tree.display()));
+        Ok(self.list.tree.join(below).with_file_name(new))
     }
 
     /// Moves aside what stands at a name in a directory, unless `may` accepts it. `below`: its place below the tree.
@@ -510,14 +510,14 @@ impl Watch {
             Ok(Some(new)) => Ok(new),
             Err(errno) => Err(errno.into()),
         };
-        Some(Leftover { path: self.missing.tree.join(below), moved })
+        Some(Leftover { path: self.list.tree.join(below), moved })
     }
 
     /// Returns whether another run settles an entry: an empty directory that stands for one of its stage's, or what is older than this run
     /// and that run goes on. To move it would take it from that stage.
     fn is_of_other_run(&self, dir: BorrowedFd<'_>, below: &Path, last: &OsStr, stat: &FileStat) -> bool {
         let Some([going_on, rest]) = self.others.get() else { return false };
-        let path = self.missing.tree.join(below);
+        let path = self.list.tree.join(below);
         let is_older = || {
             let created = store::open_item(dir, last).ok()?.metadata().ok()?.created().ok()?;
             Some(created < self.since)
@@ -536,7 +536,7 @@ impl Watch {
         let lacks =
             |found: &Vec<Leftover>, name: &str| found.is_empty() && listing::lacks(listing.as_ref(), name);
         // First: what stands behind such a pointer has other names once it is gone.
-        for (name, was) in self.missing.pointers.iter().zip(&self.pointers) {
+        for (name, was) in self.list.pointers.iter().zip(&self.pointers) {
             if !lacks(&found, name) {
                 let may = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
                     kind(stat) == SFlag::S_IFDIR || was.is_file(stat)
@@ -544,12 +544,12 @@ impl Watch {
                 found.extend(self.settle_at(name, may));
             }
         }
-        for name in self.missing.names.iter().map(|it| &it.name) {
+        for name in self.list.names.iter().map(|it| &it.name) {
             if !lacks(&found, name) {
                 found.extend(self.settle_at(name, |dir, _, _| self.may_stay_at(name, dir)));
             }
         }
-        for pattern in &self.missing.patterns {
+        for pattern in &self.list.patterns {
             let is_absent = match pattern.dir.as_str() {
                 "" => listing.as_ref().is_some_and(|listing| !pattern.is_new_in(listing.names())),
                 dir => lacks(&found, dir),
@@ -558,7 +558,7 @@ impl Watch {
                 found.extend(self.settle_pattern(pattern));
             }
         }
-        for (name, target) in &self.missing.links {
+        for (name, target) in &self.list.links {
             if !lacks(&found, name) {
                 let may = |dir: BorrowedFd<'_>, last: &OsStr, _: &FileStat| {
                     readlinkat(dir, last).is_ok_and(|said| said == **target)
@@ -566,7 +566,7 @@ impl Watch {
                 found.extend(self.settle_at(name, may));
             }
         }
-        for name in &self.missing.bare {
+        for name in &self.list.bare {
             if !lacks(&found, name) {
                 let may = |dir: BorrowedFd<'_>, _: &OsStr, _: &FileStat| {
                     let is_there = |name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
@@ -581,9 +581,9 @@ impl Watch {
     /// Gives the quarantine its names back, if a live stage has taken them. Returns what the stage has put there.
     fn put_directory_back(&self) -> Vec<Leftover> {
         let Some(store) = self.store.get() else { return Vec::new() };
-        let found = |moved| Leftover { path: self.missing.tree.join(DIRECTORY), moved };
+        let found = |moved| Leftover { path: self.list.tree.join(DIRECTORY), moved };
         match store.put_back(self.tree()) {
-            Ok(taken) => taken.into_iter().map(|to| found(Ok(self.missing.tree.join(to)))).collect(),
+            Ok(taken) => taken.into_iter().map(|to| found(Ok(self.list.tree.join(to)))).collect(),
             Err(error) => vec![found(Err(error))],
         }
     }
@@ -591,7 +591,7 @@ impl Watch {
     /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
     /// would find it there.
     fn settle_directory(&self) -> Option<Leftover> {
-        let path = self.missing.tree.join(DIRECTORY);
+        let path = self.list.tree.join(DIRECTORY);
         let is_new = || {
             let there = let_in(self.tree(), || open_at(self.tree(), Path::new(DIRECTORY)));
             let there = there.and_then(|dir| fstat(&dir)).map(|stat| id_of(&stat));
@@ -605,7 +605,7 @@ impl Watch {
         }
         match self.store() {
             Ok(store) => {
-                let to = self.missing.tree.join(store.strange()?);
+                let to = self.list.tree.join(store.strange()?);
                 Some(Leftover { path, moved: Ok(to) })
             }
             Err(error) => store::is_strange(self.tree(), &self.state_of_run)
@@ -635,7 +635,7 @@ impl Watch {
 
     /// Moves aside those among the first entries. Returns whether there are more entries.
     fn settle_some_of(&self, most: usize, pattern: &Pattern, found: &mut Vec<Leftover>) -> bool {
-        let path = |name: &str| self.missing.tree.join(Path::new(&pattern.dir).join(name));
+        let path = |name: &str| self.list.tree.join(Path::new(&pattern.dir).join(name));
         let known: HashSet<&str> = pattern.known.iter().map(String::as_str).collect();
         let listed = open_beneath(&self.tree, Path::new(&pattern.dir)).and_then(|dir| {
             let_in(dir.as_fd(), || {
@@ -685,7 +685,7 @@ impl Watch {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
                 let link = above.and_then(|above| self.link_on_the_way(above));
-                let found = || Leftover { path: self.missing.tree.join(name), moved: Err(errno.into()) };
+                let found = || Leftover { path: self.list.tree.join(name), moved: Err(errno.into()) };
                 return Some(link.unwrap_or_else(found));
             }
         };
@@ -719,7 +719,7 @@ impl Watch {
 impl Watch {
     /// Closes the directories that the stage has opened to others. What cannot be closed is left, and told.
     pub(super) fn settle_modes(&self, told: &mut Leftovers) {
-        for dir in self.missing.holders_in(self.tree()) {
+        for dir in self.list.holders_in(self.tree()) {
             let Some(was) = self.modes.access_to(&dir) else { continue };
             let Ok(opened) = open_beneath(&self.tree, Path::new(&dir)) else { continue };
             match was.restore(opened.as_fd(), self.modes.owner()) {
@@ -741,13 +741,13 @@ impl Watch {
                 Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
             }
         };
-        let dirs = self.missing.holders_in(self.tree()).filter(leads_to_open);
+        let dirs = self.list.holders_in(self.tree()).filter(leads_to_open);
         let why = "a link is in its place that leads out of the tree or to where other users may write";
         dirs.map(|dir| Leftover { path: self.path_of(&dir), moved: Err(io::Error::other(why)) }).collect()
     }
 
     fn path_of(&self, dir: &str) -> PathBuf {
-        if dir.is_empty() { self.missing.tree.clone() } else { self.missing.tree.join(dir) }
+        if dir.is_empty() { self.list.tree.clone() } else { self.list.tree.join(dir) }
     }
 
     fn open_to_others(&self, dir: &str, why: impl Display) -> Leftover {

@@ -11,7 +11,7 @@ use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::joined;
 use exeat_files::permissions::Ids;
-use exeat_files::quarantine::{Missing, Settlement};
+use exeat_files::quarantine::{Settlement, WatchList};
 use exeat_files::request::WorkDir;
 use exeat_files::users::walk_home;
 use exeat_files::walk::LinkRule;
@@ -87,7 +87,7 @@ pub struct Plan {
     pub(crate) unix_sockets: bool,
     pub(crate) loopback: Loopback,
     pub(crate) debuggable: bool,
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) watched: Vec<WatchList>,
     /// Whether partial isolation is an error at the start.
     pub(crate) is_full_required: bool,
     /// Lines about paths in PATH and variables that are not shown.
@@ -201,7 +201,7 @@ pub(crate) fn plan_with(
         unix_sockets,
         loopback: request.hardening.loopback,
         debuggable: request.hardening.debuggable,
-        missing: built.missing,
+        watched: built.watched,
         is_full_required: false,
         left_out: built.left_out,
         masked,
@@ -318,7 +318,7 @@ fn lines_for_caller(
     notes.extend(environment.notes.iter().cloned());
     notes.extend(seen.notes.iter().cloned());
     if let Some(state) = key_place(paths.place.as_ref()) {
-        let trees = seen.built.missing.iter().map(|missing| missing.tree.as_path());
+        let trees = seen.built.watched.iter().map(|list| list.tree.as_path());
         notes.extend(remedy::absent_lines(state.state_dir(), trees));
     }
     notes.extend(core_dump_note());

@@ -150,13 +150,13 @@ impl Arrivals {
     }
 
     fn add_tree(&mut self, number: usize, watch: &Watch, held: &HashSet<&Path>) {
-        let missing = &watch.missing;
+        let list = &watch.list;
         // Of each of these directories there are several names.
         let mut repositories: HashMap<&Path, bool> = HashMap::new();
         // An entry that cannot be inspected counts as present.
         let look = |name: &Path| matches!(watch.stat(name), Err(Errno::ENOENT | Errno::ENOTDIR));
         let mut rules: Vec<(PathBuf, Rule)> = Vec::new();
-        for name in &missing.pointers {
+        for name in &list.pointers {
             let rule = match watch.stat(Path::new(name)) {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => Rule::Repository,
                 stat => Rule::Pointer(
@@ -165,7 +165,7 @@ impl Arrivals {
             };
             rules.push((name.into(), rule));
         }
-        for name in missing.names.iter().filter(|name| name.obeyed == Obeyed::AtOnce) {
+        for name in list.names.iter().filter(|name| name.obeyed == Obeyed::AtOnce) {
             let name = Path::new(&name.name);
             let mut ways = name.ancestors().skip(1).filter(|way| way.file_name().is_some());
             let repository = ways.find(|way| REPOSITORIES.iter().any(|it| way.ends_with(it)));
@@ -173,13 +173,13 @@ impl Arrivals {
             match repository.filter(|repository| is_missing(repository)) {
                 Some(repository) => rules.push((repository.to_path_buf(), Rule::Repository)),
                 None => {
-                    let is_held = !held.is_empty() && held.contains(&*missing.tree.join(name));
+                    let is_held = !held.is_empty() && held.contains(&*list.tree.join(name));
                     rules.push((name.to_path_buf(), if is_held { Rule::Held } else { Rule::Absent }));
                 }
             }
         }
-        rules.extend(missing.links.iter().map(|(name, target)| (name.into(), Rule::Link(target.clone()))));
-        rules.extend(missing.bare.iter().map(|name| (name.into(), Rule::Bare)));
+        rules.extend(list.links.iter().map(|(name, target)| (name.into(), Rule::Link(target.clone()))));
+        rules.extend(list.bare.iter().map(|name| (name.into(), Rule::Bare)));
         if rules.is_empty() {
             return;
         }
@@ -312,7 +312,7 @@ impl Arrivals {
             let Some(store) = watch.store.get().filter(|_| !self.covered.contains(&number)) else { continue };
             let empty = PathBuf::from(beside());
             let Ok(made) = watch.make_empty(empty.as_os_str()) else { continue };
-            let at = |path: &Path| watch.missing.tree.join(path);
+            let at = |path: &Path| watch.list.tree.join(path);
             let mounted = mount(&at(&empty), &at(Path::new(DIRECTORY)));
             let tree = watch.tree();
             let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
@@ -516,7 +516,7 @@ impl Arrivals {
         let watches = Arc::clone(&self.watches);
         let Some(node) = self.nodes.get_mut(seen.node) else { return Ok(Exchange::Impossible) };
         let Some(watch) = watches.get(node.watch) else { return Ok(Exchange::Impossible) };
-        let (tree, at) = (watch.tree(), |path: &Path| watch.missing.tree.join(path));
+        let (tree, at) = (watch.tree(), |path: &Path| watch.list.tree.join(path));
         let (Ok(above), Some(last)) = (watch.above(&node.path), node.path.file_name()) else {
             return Ok(Exchange::Impossible);
         };
@@ -578,14 +578,14 @@ impl Arrivals {
         });
         // Without a quarantine it stays where it is, under a name that nobody obeys.
         let to = stored.map_or(at, |item| item.to);
-        let moved = watch.missing.tree.join(&to);
+        let moved = watch.list.tree.join(&to);
         let is_given_back = placeholder.is_some() && node.rule == Some(Rule::Repository);
         if let Some(placeholder) = placeholder {
             let from = node.path.clone();
             let exchanged = Exchanged { from, to, placeholder, is_resumed: false };
             watch.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
         }
-        (!is_given_back).then(|| Leftover { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
+        (!is_given_back).then(|| Leftover { path: watch.list.tree.join(&node.path), moved: Ok(moved) })
     }
 
     /// Moves what has appeared in the empty directories, wherever they are now.

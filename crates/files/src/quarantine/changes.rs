@@ -120,7 +120,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
 
-    use super::super::{Missing, StateOfRun};
+    use super::super::{StateOfRun, WatchList};
     use super::*;
 
     /// Nobody can set the time at which something was changed. Whoever moves a directory changes only the directory's.
@@ -134,8 +134,8 @@ mod tests {
         }
         std::thread::sleep(Duration::from_millis(1100));
         fs::rename(root.join("a/b"), root.join("c")).unwrap();
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let mut watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
+        let list = WatchList { tree: root.clone(), ..WatchList::default() };
+        let mut watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let moved = fs::metadata(root.join("c")).unwrap().ctime();
         watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
         watch.times.begun = std::time::Instant::now();

@@ -67,7 +67,7 @@ impl Watch {
     /// Takes over what a killed run had exchanged. What it was renaming at that moment goes into the quarantine first: those items are
     /// returned.
     pub(super) fn resume_exchanged(&self, moved: &[Item]) -> Vec<Item> {
-        let tree = &self.missing.tree;
+        let tree = &self.list.tree;
         let mut all: Vec<Item> = moved.iter().filter(|it| it.tree == *tree).cloned().collect();
         let known = all.len();
         let intents = self.state_of_run.intents();
@@ -96,10 +96,10 @@ impl Watch {
     /// Notes that a directory is about to have another name for a moment. Without the note, a run that is killed at that moment leaves
     /// it under that name.
     pub(super) fn note_intent(&self, from: &Path, beside: &Path, placeholder: FileId) {
-        let (tree, from, beside) = (self.missing.tree.clone(), from.to_path_buf(), beside.to_path_buf());
+        let (tree, from, beside) = (self.list.tree.clone(), from.to_path_buf(), beside.to_path_buf());
         let noted = self.state_of_run.note_intent(&Intent { tree, from, beside, placeholder });
         if let Err(error) = noted {
-            let _ = self.unlisted.set(format!("`{}`: {error}", self.missing.tree.display()));
+            let _ = self.unlisted.set(format!("`{}`: {error}", self.list.tree.display()));
         }
     }
 
@@ -126,7 +126,7 @@ impl Watch {
             if let Err(to) = given_back
                 && is_repository
             {
-                let at = |path: &Path| self.missing.tree.join(path);
+                let at = |path: &Path| self.list.tree.join(path);
                 all.push(Leftover { path: at(&item.from), moved: Ok(at(&to)) });
             }
         }
@@ -157,7 +157,7 @@ impl Watch {
         let is_dir =
             fstatat(tree, &way, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR);
         let mut moved = Vec::new();
-        for name in self.missing.names.iter().filter(|_| is_dir) {
+        for name in self.list.names.iter().filter(|_| is_dir) {
             let Ok(inner) = Path::new(&name.name).strip_prefix(&item.from) else { continue };
             let at = way.join(inner);
             match self.above(&at) {
@@ -169,7 +169,7 @@ impl Watch {
                 }
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(errno) => {
-                    moved.push(Leftover { path: self.missing.tree.join(&at), moved: Err(errno.into()) })
+                    moved.push(Leftover { path: self.list.tree.join(&at), moved: Err(errno.into()) })
                 }
             }
         }

@@ -20,7 +20,7 @@ impl Watch {
     /// Notes the modes of protected files.
     pub(super) fn note_file_modes(&self) {
         let mut found = Vec::new();
-        for name in &self.missing.read_only {
+        for name in &self.list.read_only {
             let _ = self.visit_all(Path::new(name), |below, _, _, stat| {
                 if kind(stat) == SFlag::S_IFREG {
                     let path = Path::new(name);
@@ -62,7 +62,7 @@ impl Watch {
                     format!("somebody let more users write to it or run it, and it stays so ({errno})")
                 }
             };
-            Some(Leftover { path: self.missing.tree.join(path), moved: Err(io::Error::other(why)) })
+            Some(Leftover { path: self.list.tree.join(path), moved: Err(io::Error::other(why)) })
         });
         restored.collect()
     }
@@ -73,7 +73,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-    use super::super::{Missing, StateOfRun, finish};
+    use super::super::{StateOfRun, WatchList, finish};
     use super::*;
 
     #[test]
@@ -94,8 +94,8 @@ mod tests {
         }
         let read_only = [".git/config", ".git/hooks", ".git/missing"].map(str::to_owned).into();
         let repositories = vec![".git".into()];
-        let missing = Missing { tree: tree.clone(), repositories, read_only, ..Missing::default() };
-        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
+        let list = WatchList { tree: tree.clone(), repositories, read_only, ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         watch.note_nested(&|| false);
         watch.stage_starts();
         files.iter().for_each(|(name, _, during, _)| set(name, *during));

@@ -29,8 +29,8 @@ use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{NotedHashes, Times};
 use super::{
-    Beside, FurtherDown, HasWriter, Item, Leftover, Leftovers, Missing, MissingName, OtherRuns, StateOfRun,
-    Watch,
+    Beside, FurtherDown, HasWriter, Item, Leftover, Leftovers, MissingName, OtherRuns, StateOfRun, Watch,
+    WatchList,
 };
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
@@ -49,7 +49,8 @@ const WAITING: usize = 256;
 /// A watch in a journal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
-    missing: Missing,
+    #[serde(rename = "missing")]
+    list: WatchList,
     /// The tree. Another directory may have its path and its inode later.
     id: DirectoryId,
     pointers: Vec<Pointer>,
@@ -73,7 +74,7 @@ const CHECK: &str = "check";
 impl Entry {
     fn new(watch: &Watch) -> io::Result<Self> {
         Ok(Self {
-            missing: watch.missing.clone(),
+            list: watch.list.clone(),
             id: DirectoryId::read(watch.tree.as_fd())?,
             pointers: watch.pointers.clone(),
             contents: watch.contents.clone(),
@@ -89,7 +90,7 @@ impl Entry {
 
     /// Opens the tree, if it is still the same.
     fn tree(&self) -> io::Result<File> {
-        let tree = File::from(open_plain(&self.missing.tree)?);
+        let tree = File::from(open_plain(&self.list.tree)?);
         if DirectoryId::read(tree.as_fd())? != self.id {
             return Err(io::Error::other("another directory has its name now"));
         }
@@ -98,14 +99,14 @@ impl Entry {
 
     /// Watches again in the tree.
     fn resume(self, tree: File, state_of_run: &StateOfRun) -> Watch {
-        let mut missing = self.missing;
+        let mut list = self.list;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {
-            missing.repositories.clear();
+            list.repositories.clear();
             contents.clear();
         }
         Watch {
-            missing,
+            list,
             tree,
             trees: OnceLock::new(),
             pointers: self.pointers,
@@ -231,7 +232,7 @@ pub struct Open {
 pub fn open_runs(state: &Path) -> Vec<Open> {
     let open = |(path, run): (PathBuf, String)| {
         let file = File::open(path).ok()?;
-        let trees = read(&file).unwrap_or_default().into_iter().map(|entry| entry.missing.tree);
+        let trees = read(&file).unwrap_or_default().into_iter().map(|entry| entry.list.tree);
         let trees = trees.collect();
         // A shared lock, held for a moment, is in the way of nobody but a start that would settle this run just now.
         let is_live = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
@@ -256,11 +257,11 @@ fn read(file: &File) -> io::Result<Vec<Entry>> {
         }
     }
     for path in free {
-        let trees = entries.iter_mut().filter(|entry| path.starts_with(&entry.missing.tree));
-        let Some(entry) = trees.max_by_key(|entry| entry.missing.tree.as_os_str().len()) else { continue };
-        let name = path.strip_prefix(&entry.missing.tree).ok().and_then(|name| name.to_str());
+        let trees = entries.iter_mut().filter(|entry| path.starts_with(&entry.list.tree));
+        let Some(entry) = trees.max_by_key(|entry| entry.list.tree.as_os_str().len()) else { continue };
+        let name = path.strip_prefix(&entry.list.tree).ok().and_then(|name| name.to_str());
         let name = name.map(|name| MissingName { name: name.to_owned(), obeyed: Obeyed::AtOnce });
-        entry.missing.names.extend(name);
+        entry.list.names.extend(name);
     }
     Ok(entries)
 }
@@ -310,9 +311,7 @@ pub fn settle_interrupted(
         let is_old = since.elapsed().is_ok_and(|age| age > PATIENCE);
         let read = read(&lock);
         let is_ours = |entry: &Entry| {
-            trees
-                .iter()
-                .any(|tree| tree.starts_with(&entry.missing.tree) || entry.missing.tree.starts_with(tree))
+            trees.iter().any(|tree| tree.starts_with(&entry.list.tree) || entry.list.tree.starts_with(tree))
         };
         let must = read.iter().flatten().any(is_ours);
         let is_over = || !must && is_over();
@@ -337,7 +336,7 @@ pub fn settle_interrupted(
                             watches.push(watch);
                             continue;
                         }
-                        Err(error) => format!("`{}`: {error}", entry.missing.tree.display()),
+                        Err(error) => format!("`{}`: {error}", entry.list.tree.display()),
                     };
                     if is_old || waiting >= WAITING {
                         settled.passed.push(format!("{why}; it is not looked for any more"));
@@ -461,13 +460,13 @@ impl Live {
         if entry.waits && entry.tree().is_err() {
             return;
         }
-        for dir in entry.missing.holders() {
+        for dir in entry.list.holders() {
             let Some(was) = entry.modes.access_to(&dir) else { continue };
-            let known = self.access.entry(entry.missing.tree.join(dir));
+            let known = self.access.entry(entry.list.tree.join(dir));
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         self.at_start.push(TreeAtStart::new(&entry));
-        let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
+        let WatchList { tree, names, patterns, links, pointers, further, let_through, .. } = entry.list;
         self.trees.push(Beside { run: run.to_owned(), tree: tree.clone(), since: entry.since });
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
@@ -590,7 +589,7 @@ impl Watch {
     /// # Errors
     /// Returns errors of writing to the journal. If exeat is killed then, what the stage makes there stays.
     pub fn note_free(&self, name: &Path) -> io::Result<()> {
-        let added = Added::Free(self.missing.tree.join(name));
+        let added = Added::Free(self.list.tree.join(name));
         self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
     }
 
@@ -599,7 +598,7 @@ impl Watch {
     /// # Errors
     /// Returns errors of writing to the journal. If exeat is killed then, the next start moves the file aside.
     pub fn note_put_back(&self, name: &Path) -> io::Result<()> {
-        let added = Added::PutBack(self.missing.tree.join(name));
+        let added = Added::PutBack(self.list.tree.join(name));
         self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
     }
 
@@ -609,7 +608,7 @@ impl Watch {
         // One that goes on judges at its own end what its stage has made, as far as that is still in its tree.
         let [going_on, _] = &others;
         let will_judge =
-            |it: &Beside| going_on.runs.contains(&it.run) && self.missing.tree.starts_with(&it.tree);
+            |it: &Beside| going_on.runs.contains(&it.run) && self.list.tree.starts_with(&it.tree);
         let _ = self.unsettled_since.set(self.earliest(|it| !will_judge(it)));
         let _ = self.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
     }
@@ -631,21 +630,21 @@ impl Watch {
     /// # Errors
     /// Returns the error that prevents opening a tree.
     pub fn start_all(
-        missing: impl IntoIterator<Item = Missing>,
+        list: impl IntoIterator<Item = WatchList>,
         state_of_run: &StateOfRun,
     ) -> io::Result<Vec<Self>> {
         let mut live = Live::default();
         let mut read = || state_of_run.dir.as_deref().map(|state| live.read(state));
         // A run that ends in the meantime has no journal afterwards, and one that starts has none before.
         read();
-        let watches = missing.into_iter().map(|missing| Self::start(missing, state_of_run.clone()));
+        let watches = list.into_iter().map(|list| Self::start(list, state_of_run.clone()));
         let mut watches = watches.collect::<io::Result<Vec<_>>>()?;
         read();
         for watch in &mut watches {
-            let tree = &watch.missing.tree;
+            let tree = &watch.list.tree;
             let is_here = |it: &&Beside| it.tree.starts_with(tree) || tree.starts_with(&it.tree);
             watch.beside = live.trees.iter().filter(is_here).cloned().collect();
-            watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
+            watch.modes.limit_to(|dir| live.access(&watch.list.tree.join(dir)));
         }
         share_trees(&watches.iter().collect::<Vec<_>>());
         Ok(watches)

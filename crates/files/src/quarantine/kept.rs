@@ -399,7 +399,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use super::super::descriptors::aside;
-    use super::super::{Journal, Missing, MissingName, Watch, directories, finish};
+    use super::super::{Journal, MissingName, Watch, WatchList, directories, finish};
     use super::*;
     use crate::protected::Obeyed;
 
@@ -428,8 +428,8 @@ mod tests {
         fn run(&self, run: &str) -> SetAside {
             let names = [".envrc", ".vscode"];
             let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::AtOnce });
-            let missing = Missing { tree: self.tree(), names: names.into(), ..Missing::default() };
-            let watch = Watch::start(missing, StateOfRun { run: run.into(), dir: Some(self.state()) });
+            let list = WatchList { tree: self.tree(), names: names.into(), ..WatchList::default() };
+            let watch = Watch::start(list, StateOfRun { run: run.into(), dir: Some(self.state()) });
             fs::write(self.tree().join(".envrc"), "evil").unwrap();
             fs::create_dir(self.tree().join(".vscode")).unwrap();
             assert_eq!(finish(&[watch.unwrap()]).named.len(), 2);
@@ -483,9 +483,9 @@ mod tests {
         scene.run("ONE");
         for run in ["TWO", "THREE"] {
             let names = vec![MissingName { name: ".npmrc".into(), obeyed: Obeyed::AtOnce }];
-            let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
+            let list = WatchList { tree: scene.tree(), names, ..WatchList::default() };
             let state = scene.0.join(run);
-            let watch = Watch::start(missing, StateOfRun { run: run.into(), dir: Some(state) });
+            let watch = Watch::start(list, StateOfRun { run: run.into(), dir: Some(state) });
             fs::write(scene.tree().join(".npmrc"), "evil").unwrap();
             assert_eq!(finish(&[watch.unwrap()]).named.len(), 2, "the name, and the quarantine");
         }
@@ -605,9 +605,9 @@ mod tests {
         tidy(&scene.state(), two);
         // A run that goes on in the tree, or above it, may use the directory; one in another tree does not.
         for (tree, is_kept) in [(scene.tree(), true), (scene.0.clone(), true), (scene.state(), false)] {
-            let missing = Missing { tree, ..Missing::default() };
+            let list = WatchList { tree, ..WatchList::default() };
             let watch =
-                Watch::start(missing, StateOfRun { run: "LIVE".into(), dir: Some(scene.state()) }).unwrap();
+                Watch::start(list, StateOfRun { run: "LIVE".into(), dir: Some(scene.state()) }).unwrap();
             let journal = Journal::write(&scene.state(), "LIVE", &[watch]).unwrap();
             remove_empty_directories(&scene.state());
             assert_eq!(scene.quarantine().join(IGNORE).exists(), is_kept);

@@ -86,7 +86,7 @@ impl NewLinks {
     pub(super) fn note(&mut self, event: &InotifyEvent, watches: &[Watch]) {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             let tops = watches.iter().enumerate().flat_map(|(watch, it)| {
-                let tops = it.missing.repositories.iter().enumerate();
+                let tops = it.list.repositories.iter().enumerate();
                 tops.map(move |(repository, path)| {
                     (RepositoryDir { watch, repository, path: path.into() }, None)
                 })
@@ -156,7 +156,7 @@ impl NewLinks {
         taken: &mut Vec<Taken>,
     ) -> io::Result<()> {
         let (Some(repository), Some(contents)) =
-            (watch.missing.repositories.get(place.repository), watch.contents.get(place.repository))
+            (watch.list.repositories.get(place.repository), watch.contents.get(place.repository))
         else {
             return Ok(());
         };
@@ -209,7 +209,7 @@ impl NewLinks {
 
 /// Returns the operation that a directory is of, if it has files that must hold numbers.
 fn operation_in(watches: &[Watch], place: &RepositoryDir) -> Option<&'static str> {
-    let repository = watches.get(place.watch)?.missing.repositories.get(place.repository)?;
+    let repository = watches.get(place.watch)?.list.repositories.get(place.repository)?;
     operation_of(Path::new(repository), &place.path)
 }
 

@@ -290,7 +290,7 @@ fn list_open(dir: BorrowedFd<'_>, room: &mut Room) -> (Vec<OsString>, Vec<(OsStr
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::{Missing, StateOfRun, Watch, finish};
+    use super::super::{StateOfRun, Watch, WatchList, finish};
 
     use super::*;
 
@@ -319,9 +319,12 @@ mod tests {
                 if was_there {
                     make();
                 }
-                let missing =
-                    Missing { tree: tree.clone(), repositories: vec![".git".into()], ..Missing::default() };
-                let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
+                let list = WatchList {
+                    tree: tree.clone(),
+                    repositories: vec![".git".into()],
+                    ..WatchList::default()
+                };
+                let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
                 if !was_there {
                     make();
                 }

@@ -142,7 +142,7 @@ impl Watch {
         let read = [read(&git.config, "config"), read(&git.path, "config.worktree")];
         for setting in read.into_iter().flatten().flatten() {
             let Setting::Worktree(to) = setting else { continue };
-            let work = clean(&joined(&self.missing.tree, &git.path).join(OsStr::new(&to)));
+            let work = clean(&joined(&self.list.tree, &git.path).join(OsStr::new(&to)));
             let Some((watch, below)) = watch_of(watches, &work) else { continue };
             if open_beneath(&watch.tree, below).err() == Some(Errno::ELOOP)
                 && watch.is_new_way(Path::new(GIT_LINK), below)
@@ -169,7 +169,7 @@ fn is_right_index(file: &File, room: &mut PathRoom) -> bool {
 /// Returns the innermost tree that a place lies in, and the place below it.
 fn watch_of<'w, 'p>(watches: &[&'w Watch], place: &'p Path) -> Option<(&'w Watch, &'p Path)> {
     let around =
-        watches.iter().filter_map(|watch| Some((*watch, place.strip_prefix(&watch.missing.tree).ok()?)));
+        watches.iter().filter_map(|watch| Some((*watch, place.strip_prefix(&watch.list.tree).ok()?)));
     around.min_by_key(|(_, below)| below.components().count())
 }
 
@@ -221,7 +221,7 @@ fn is_git_link(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Missing, StateOfRun};
+    use super::super::{StateOfRun, WatchList};
     use super::*;
 
     /// An index may build upon a shared one that is among too many names.
@@ -232,8 +232,8 @@ mod tests {
         let empty = [&b"DIRC"[..], &2_u32.to_be_bytes(), &[0; 4], &[0; 20]].concat();
         fs::write(root.join(".git/index"), &empty).unwrap();
         fs::write(root.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
+        let list = WatchList { tree: root.clone(), ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| watch.settle_paths_by(most, &git, &mut PathRoom::default(), &|| false).len();
         assert_eq!(settled(3), 0, "every name was read");

@@ -52,7 +52,7 @@ impl Watch {
     /// Returns whether a name of the tree is one of git's, and may stay: in a repository, or in a submodule or linked worktree that was known
     /// at the start.
     pub(super) fn may_stay_at(&self, name: &str, dir: BorrowedFd<'_>) -> bool {
-        let held = self.missing.held.iter().map(|held| held.0.as_path());
+        let held = self.list.held.iter().map(|held| held.0.as_path());
         let in_held = held.filter_map(|git| Some((git, Path::new(name).strip_prefix(git).ok()?.to_str()?)));
         let in_git = || {
             let at = name.rfind(GIT)? + GIT_LINK.len();
@@ -83,9 +83,9 @@ impl Watch {
         // git stands in the working tree, or else in the repository. A later stage could move one that is further down.
         let (work, at) = (work.unwrap_or(git), Path::new(at));
         let is_fixed = at.is_absolute() || work == Path::new("");
-        let is_in_tree = |path: &Path| path.starts_with(&self.missing.tree);
+        let is_in_tree = |path: &Path| path.starts_with(&self.list.tree);
         is_fixed
-            && !is_in_tree(&clean(&self.missing.tree.join(work).join(at)))
+            && !is_in_tree(&clean(&self.list.tree.join(work).join(at)))
             && self.place_of(work, at).is_some_and(|real| !is_in_tree(&real) && !self.is_of_exeat(&real))
     }
 
@@ -93,7 +93,7 @@ impl Watch {
     /// outer repository, and not among what is that repository's own. It leads back to the submodule: git would write to any other directory
     /// as well.
     fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
-        let git = joined(&self.missing.tree, git);
+        let git = joined(&self.list.tree, git);
         let Some(outer) = self.outer_work(&git) else { return false };
         let to = Path::new(to);
         let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
@@ -114,14 +114,14 @@ impl Watch {
     /// Returns the working tree in which git makes the submodule that has this directory on the host: that of the outermost repository, or of
     /// the linked worktree. Then the words mean the same when all of it is moved.
     fn outer_work(&self, git: &Path) -> Option<PathBuf> {
-        let in_tree = git.ancestors().take_while(|above| above.starts_with(&self.missing.tree));
+        let in_tree = git.ancestors().take_while(|above| above.starts_with(&self.list.tree));
         let outer = in_tree.filter(|above| above.ends_with(GIT_LINK)).last()?;
         let mut parts = git.strip_prefix(outer).ok()?.iter();
         match (parts.next()?, parts.next(), parts.next()) {
             (first, ..) if first == MODULES => outer.parent().map(Path::to_path_buf),
             (first, Some(name), Some(third)) if first == WORKTREES && third == MODULES => {
                 let worktree = outer.join(WORKTREES).join(name);
-                let below = worktree.strip_prefix(&self.missing.tree).ok()?;
+                let below = worktree.strip_prefix(&self.list.tree).ok()?;
                 let gitdir = clean(&worktree.join(gitdir_of(&self.tree, below)?));
                 gitdir.parent().map(Path::to_path_buf)
             }

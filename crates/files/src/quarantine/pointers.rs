@@ -15,7 +15,7 @@ use super::store::DirectoryId;
 /// The kind of a `.git`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Pointer {
-    Missing,
+    WatchList,
     File(FileId),
     Directory(DirectoryId),
 }
@@ -23,7 +23,7 @@ pub(super) enum Pointer {
 impl Pointer {
     /// Looks at a name of a tree. What cannot be read is missing.
     pub(super) fn read(tree: &File, name: &str) -> Self {
-        Self::find(tree, name).unwrap_or(Self::Missing)
+        Self::find(tree, name).unwrap_or(Self::WatchList)
     }
 
     fn find(tree: &File, name: &str) -> Option<Self> {

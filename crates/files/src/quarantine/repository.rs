@@ -353,7 +353,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::super::leftovers::Leftovers;
-    use super::super::{Missing, StateOfRun, Watch};
+    use super::super::{StateOfRun, Watch, WatchList};
     use super::*;
 
     struct Scene {
@@ -367,8 +367,8 @@ mod tests {
             let root = std::env::temp_dir().join(format!("repository-{name}-{}", std::process::id()));
             fs::create_dir_all(root.join(".git/logs/refs")).unwrap();
             let repositories = vec![".git".into()];
-            let missing = Missing { tree: root.clone(), repositories, ..Missing::default() };
-            Self { watch: Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap(), root }
+            let list = WatchList { tree: root.clone(), repositories, ..WatchList::default() };
+            Self { watch: Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap(), root }
         }
 
         fn link(&self, name: &str) {

@@ -231,7 +231,7 @@ impl Watch {
 mod tests {
     use std::fs::{self, File};
 
-    use super::super::{Missing, StateOfRun, finish};
+    use super::super::{StateOfRun, WatchList, finish};
     use super::*;
 
     /// A tmpfs keeps no time of what is written by a map of the memory.
@@ -254,8 +254,8 @@ mod tests {
             fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
             fs::write(git.join("hooks/pre-push"), &large).unwrap();
             File::create(git.join("hooks/tool")).unwrap().set_len(more).unwrap();
-            let missing = Missing { tree: tree.clone(), ..Missing::default() };
-            let watch = Watch::start(missing, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
+            let list = WatchList { tree: tree.clone(), ..WatchList::default() };
+            let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
             watch.times.is_tmpfs.set(true).unwrap();
             watch.note_nested(&|| false);
             watch.stage_starts();

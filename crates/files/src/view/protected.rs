@@ -12,8 +12,8 @@ use crate::listing::{Listing, lacks};
 use crate::names::{is_absent, links_in, open_plain};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
-    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, Missing, MissingName, NamedEverywhere, Pattern,
-    REPOSITORY, is_repository,
+    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, MissingName, NamedEverywhere, Pattern, REPOSITORY,
+    WatchList, is_repository,
 };
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -31,7 +31,7 @@ pub(super) struct Protected {
     /// Made read-only, by their places on the host.
     pub(super) paths: BTreeSet<PathBuf>,
     /// Watched.
-    pub(super) watched: Vec<Missing>,
+    pub(super) watched: Vec<WatchList>,
     /// `.git` files of linked worktrees outside of their repositories' trees.
     pub(super) outer_works: BTreeSet<PathBuf>,
     /// Names that are let through, by their places on the host, whether they exist or not.
@@ -68,7 +68,7 @@ impl Protected {
             let known = self.watched.iter().position(|it| it.tree == *tree);
             let at = known.unwrap_or(self.watched.len());
             if known.is_none() {
-                self.watched.push(Missing { tree: tree.clone(), ..Missing::default() });
+                self.watched.push(WatchList { tree: tree.clone(), ..WatchList::default() });
             }
             if let Some(watched) = self.watched.get_mut(at) {
                 watched.covered.insert(dir.to_owned());
@@ -151,7 +151,7 @@ pub(super) fn find(
         let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
         let (covered, read_only) = Default::default();
         let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
-        Missing {
+        WatchList {
             tree,
             names,
             patterns,

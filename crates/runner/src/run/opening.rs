@@ -45,7 +45,7 @@ impl Opened {
         let prepare = |what| move |source| Error::Prepare { what, source };
         let state_of_run = state_of_run(plan, run);
         dirs.hide(plan, &state_of_run);
-        let watches = Watch::start_all(plan.missing.iter().cloned(), &state_of_run);
+        let watches = Watch::start_all(plan.watched.iter().cloned(), &state_of_run);
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;

@@ -15,8 +15,8 @@ use exeat_compose::Calls;
 use exeat_files::layout::Mount;
 use exeat_files::protected::{Obeyed, let_through};
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Leftover, Leftovers, Live, Missing, MissingName, Settlement, StateOfRun,
-    Watch, finish_until, settle_interrupted,
+    DIRECTORY, Interrupted, Journal, Leftover, Leftovers, Live, MissingName, Settlement, StateOfRun, Watch,
+    WatchList, finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
@@ -48,7 +48,7 @@ pub(super) fn quarantine_note(Leftover { path, moved }: &Leftover) -> RunNote {
 /// Holds the missing names of git, and those that a stub of another run holds. Returns a line for each that cannot be held: there, the
 /// end of the run moves aside what a stage made.
 pub(super) fn hold_stubs(plan: &Plan, state_of_run: &StateOfRun) -> (Vec<Stub>, Vec<String>) {
-    let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
+    let missing = plan.watched.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
     let missing = missing.filter(|path| Stub::can_hold(path));
     let there = plan.mounts.iter().filter_map(|mount| match mount {
         Mount::ReadOnly { host, .. } => Some(host.clone()),
@@ -88,7 +88,7 @@ pub(super) fn hold_stubs(plan: &Plan, state_of_run: &StateOfRun) -> (Vec<Stub>, 
 /// Returns a line on protected files with a second name in a writable tree: only the protected name is read-only.
 fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
     let is_linked = |name: &&PathBuf| {
-        plan.missing.iter().any(|missing| name.starts_with(&missing.tree))
+        plan.watched.iter().any(|list| name.starts_with(&list.tree))
             && std::fs::symlink_metadata(name).is_ok_and(|meta| meta.is_file() && meta.nlink() > 1)
     };
     let mut linked = names.iter().filter(is_linked);
@@ -106,7 +106,7 @@ fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
 
 /// Returns the writable tree that contains a path, and the path below it.
 fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
-    let mut trees = plan.missing.iter().map(|missing| missing.tree.as_path());
+    let mut trees = plan.watched.iter().map(|list| list.tree.as_path());
     let tree = trees.rfind(|tree| path.starts_with(tree)).or_else(|| path.parent())?;
     Some((tree.to_path_buf(), path.strip_prefix(tree).ok()?.to_str()?.to_owned()))
 }
@@ -120,7 +120,7 @@ pub(super) fn watch_remade<'a>(
     let watch = |path: &PathBuf| {
         let (tree, name) = place_of(plan, path)?;
         let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
-        Watch::start(Missing { tree, names, ..Missing::default() }, state_of_run.clone()).ok()
+        Watch::start(WatchList { tree, names, ..WatchList::default() }, state_of_run.clone()).ok()
     };
     paths.filter_map(watch).collect()
 }

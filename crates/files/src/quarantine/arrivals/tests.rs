@@ -8,7 +8,7 @@ use nix::sys::inotify::InitFlags;
 
 use super::super::exchanged::PLACEHOLDER;
 use super::super::{
-    DIRECTORY, Journal, Missing, MissingName, StateOfRun, aside_of, finish, settle_interrupted,
+    DIRECTORY, Journal, MissingName, StateOfRun, WatchList, aside_of, finish, settle_interrupted,
 };
 use super::*;
 
@@ -36,17 +36,17 @@ impl Scene {
         let mut names: Vec<_> =
             names.iter().map(|name| MissingName { name: (*name).into(), obeyed }).collect();
         names.push(MissingName { name: ".npmrc".into(), obeyed: Obeyed::WhenStarted });
-        let missing = Missing {
+        let list = WatchList {
             tree: root.join("tree"),
             names,
             pointers: vec![".git".into()],
             links: vec![("link".into(), "x".into())],
             bare: super::super::REPOSITORY.iter().map(ToString::to_string).collect(),
             repositories: vec![".git".into()],
-            ..Missing::default()
+            ..WatchList::default()
         };
         let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(root.join("state")) };
-        let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, state_of_run).unwrap()]);
+        let watches: Arc<[Watch]> = Arc::new([Watch::start(list, state_of_run).unwrap()]);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
         let arrivals = Arrivals::new(Arc::clone(&watches), &HashSet::new(), &inotify).unwrap();
         Self { root, watches, arrivals, inotify }

@@ -13,9 +13,9 @@ impl Scene {
         let scene = Self(std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id())));
         fs::create_dir_all(scene.tree()).unwrap();
         let names = vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }];
-        let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
+        let list = WatchList { tree: scene.tree(), names, ..WatchList::default() };
         let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
-        let watch = Watch::start(missing, state_of_run).unwrap();
+        let watch = Watch::start(list, state_of_run).unwrap();
         drop(Journal::write(&scene.state(), "RUN", &[watch]).unwrap());
         fs::write(scene.tree().join(".envrc"), "evil").unwrap();
         scene
@@ -149,7 +149,7 @@ fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
     fs::write(tree.join("mise.a.toml"), "mine").unwrap();
     fs::write(tree.join(".git"), "gitdir: mine").unwrap();
     symlink("x", tree.join("link")).unwrap();
-    let missing = Missing {
+    let list = WatchList {
         tree: tree.clone(),
         names: vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }],
         patterns: vec![Pattern {
@@ -160,10 +160,10 @@ fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
         }],
         links: vec![("link".into(), "x".into())],
         pointers: vec![".git".into()],
-        ..Missing::default()
+        ..WatchList::default()
     };
     let state_of_run = StateOfRun { run: "LIVE".into(), dir: Some(state.clone()) };
-    let watch = Watch::start(missing, state_of_run).unwrap();
+    let watch = Watch::start(list, state_of_run).unwrap();
     let journal = Journal::write(&state, "LIVE", &[watch]).unwrap();
     let names = [".envrc", "mise.b.toml", "mise.a.toml", "link", ".git", "other"];
     let made = || -> Vec<&str> {
@@ -205,9 +205,9 @@ fn l10_a_run_leaves_earlier_names_to_the_live_run_that_made_them() {
     let names = [".envrc", ".vscode", ".npmrc"];
     let start = |run: &str| {
         let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::WhenStarted });
-        let missing = Missing { tree: tree.clone(), names: names.into(), ..Missing::default() };
+        let list = WatchList { tree: tree.clone(), names: names.into(), ..WatchList::default() };
         let state_of_run = StateOfRun { run: run.into(), dir: Some(state.clone()) };
-        let watches = Watch::start_all([missing], &state_of_run).unwrap();
+        let watches = Watch::start_all([list], &state_of_run).unwrap();
         let journal = Journal::write(&state, run, &watches).unwrap();
         (watches, journal)
     };
@@ -247,9 +247,9 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
     let tree = scene.tree();
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join(".git"), "gitdir: mine").unwrap();
-    let missing = Missing { tree: tree.clone(), pointers: vec![".git".into()], ..Missing::default() };
+    let list = WatchList { tree: tree.clone(), pointers: vec![".git".into()], ..WatchList::default() };
     let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
-    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(missing, state_of_run).unwrap()]).unwrap());
+    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(list, state_of_run).unwrap()]).unwrap());
     assert_eq!(scene.settle(), (1, 0, 0));
     assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
 }
@@ -260,8 +260,8 @@ fn l08_judges_a_repository_that_another_run_missed() {
     let scene = Scene::new("beside");
     let start = |run: &str| {
         let state_of_run = StateOfRun { run: run.into(), dir: Some(scene.state()) };
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let mut watches = Watch::start_all([missing], &state_of_run).unwrap();
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
+        let mut watches = Watch::start_all([list], &state_of_run).unwrap();
         // The start is later than all that is there, by more than clocks may differ.
         watches[0].since += Duration::from_secs(4);
         let journal = Journal::write(&scene.state(), run, &watches).unwrap();
@@ -271,8 +271,8 @@ fn l08_judges_a_repository_that_another_run_missed() {
     scene.settle();
     let (_first, journal) = {
         let state_of_run = StateOfRun { run: "FIRST".into(), dir: Some(scene.state()) };
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let watches = Watch::start_all([missing], &state_of_run).unwrap();
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
+        let watches = Watch::start_all([list], &state_of_run).unwrap();
         let journal = Journal::write(&scene.state(), "FIRST", &watches).unwrap();
         (watches, journal)
     };
@@ -318,9 +318,9 @@ fn l08_after_a_kill_the_callers_own_files_are_known() {
         {
             fs::write(git.join(name), text).unwrap();
         }
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
         let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
-        let watches: Arc<[Watch]> = [Watch::start(missing, state_of_run).unwrap()].into();
+        let watches: Arc<[Watch]> = [Watch::start(list, state_of_run).unwrap()].into();
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         let length = || journal.lock.metadata().unwrap().len();
         let before = length();
@@ -357,9 +357,9 @@ fn l08_a_name_that_became_free_is_one_that_was_missing() {
         fs::create_dir_all(scene.tree().join("sub")).unwrap();
         let name = Path::new("sub/.npmrc");
         fs::write(scene.tree().join(name), "mine").unwrap();
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
         let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
-        let watch = Watch::start(missing, state_of_run).unwrap();
+        let watch = Watch::start(list, state_of_run).unwrap();
         let watches = [watch];
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         watches[0].note_free(name).unwrap();

@@ -33,7 +33,7 @@ impl Watch {
                 let why =
                     "it holds too much to be searched for symbolic links, through which git would write";
                 told.add_always(Leftover {
-                    path: self.missing.tree.join(at),
+                    path: self.list.tree.join(at),
                     moved: Err(io::Error::other(why)),
                 });
                 break;

@@ -59,8 +59,8 @@ fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
     let (root, state_of_run) = scratch("opened");
     let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
     let start = || {
-        let missing = super::super::Missing { tree: path.clone(), ..Default::default() };
-        super::super::Watch::start(missing, state_of_run.clone()).unwrap()
+        let list = super::super::WatchList { tree: path.clone(), ..Default::default() };
+        super::super::Watch::start(list, state_of_run.clone()).unwrap()
     };
     let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
     Store::open(File::open(&path).unwrap().as_fd(), &path, &state_of_run).unwrap();
