@@ -92,7 +92,7 @@ pub use plain::is_plain_config;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys};
-pub use store::{DIRECTORY, Item, ItemId, StateOfRun, Store, directories, is_directory_name};
+pub use store::{Item, ItemId, QUARANTINE, StateOfRun, Store, directories, is_quarantine_name};
 pub use survey::Survey;
 use times::{Noted, Times};
 
@@ -262,7 +262,7 @@ pub struct Watch {
     contents: Vec<Contents>,
     modes: Modes,
     keys: Keys,
-    /// The tree's [`DIRECTORY`].
+    /// The tree's quarantine.
     directory: Option<FileId>,
     state_of_run: StateOfRun,
     /// When the watch started: the stage has made nothing that is older.
@@ -314,7 +314,7 @@ impl Watch {
         let modes = Modes::read(&tree, list.holders_in(tree.as_fd()), |dir| {
             open_beneath(&tree, Path::new(dir)).ok()
         })?;
-        let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
+        let directory = open_at(tree.as_fd(), Path::new(QUARANTINE)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
             list,
@@ -581,7 +581,7 @@ impl Watch {
     /// Gives the quarantine its names back, if a live stage has taken them. Returns what the stage has put there.
     fn put_directory_back(&self) -> Vec<Leftover> {
         let Some(store) = self.store.get() else { return Vec::new() };
-        let found = |moved| Leftover { path: self.list.tree.join(DIRECTORY), moved };
+        let found = |moved| Leftover { path: self.list.tree.join(QUARANTINE), moved };
         match store.put_back(self.tree()) {
             Ok(taken) => taken.into_iter().map(|to| found(Ok(self.list.tree.join(to)))).collect(),
             Err(error) => vec![found(Err(error))],
@@ -591,9 +591,9 @@ impl Watch {
     /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
     /// would find it there.
     fn settle_directory(&self) -> Option<Leftover> {
-        let path = self.list.tree.join(DIRECTORY);
+        let path = self.list.tree.join(QUARANTINE);
         let is_new = || {
-            let there = let_in(self.tree(), || open_at(self.tree(), Path::new(DIRECTORY)));
+            let there = let_in(self.tree(), || open_at(self.tree(), Path::new(QUARANTINE)));
             let there = there.and_then(|dir| fstat(&dir)).map(|stat| id_of(&stat));
             // One that was there before stays until there is something to move: it may be another user's quarantine.
             self.directory.is_none() || there.ok() != self.directory
@@ -771,7 +771,7 @@ pub type HasWriter = fn(File) -> io::Result<bool>;
 /// Returns the directory of a run in a tree's quarantine.
 #[cfg(test)]
 fn aside_of(tree: &Path, run: &str) -> PathBuf {
-    tree.join(DIRECTORY).join(store::RUNS).join(run)
+    tree.join(QUARANTINE).join(store::RUNS).join(run)
 }
 
 #[cfg(test)]

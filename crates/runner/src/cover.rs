@@ -24,7 +24,7 @@ use nix::unistd::{AccessFlags, access};
 use exeat_files::layout::{EmptyEntry, Mount};
 use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
-use exeat_files::quarantine::{DIRECTORY, FileId, Leftover, Leftovers, Watch};
+use exeat_files::quarantine::{FileId, Leftover, Leftovers, QUARANTINE, Watch};
 
 mod branches;
 mod calls;
@@ -239,7 +239,7 @@ impl Covers {
             let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
             let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
             // The stage of another run may rename its quarantine, and that contains nothing of the caller's.
-            let is_quarantine = |at: &Path| at.ends_with(DIRECTORY);
+            let is_quarantine = |at: &Path| at.ends_with(QUARANTINE);
             place(mount)
                 .is_some_and(|at| (is_hidden && is_known(at) || is_quarantine(at)) && !is_asked_for(at))
         };

@@ -88,7 +88,7 @@ impl State {
 fn is_removed(item: &Item) -> bool {
     let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
     fs::symlink_metadata(&item.tree).is_ok_and(|tree| tree.is_dir())
-        && fs::symlink_metadata(item.tree.join(quarantine::DIRECTORY)).is_err_and(is_absent)
+        && fs::symlink_metadata(item.tree.join(quarantine::QUARANTINE)).is_err_and(is_absent)
 }
 
 fn is_here((_, standing): &(Item, Standing)) -> bool {

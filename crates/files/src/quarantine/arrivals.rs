@@ -27,7 +27,7 @@ use super::descriptors::{FileId, add_watch, id_of, kind, let_in, open_at};
 use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
-use super::{DIRECTORY, Leftover, Watch, is_repository};
+use super::{Leftover, QUARANTINE, Watch, is_repository};
 use crate::listing::{Listing, lacks};
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
@@ -313,7 +313,7 @@ impl Arrivals {
             let empty = PathBuf::from(beside());
             let Ok(made) = watch.make_empty(empty.as_os_str()) else { continue };
             let at = |path: &Path| watch.list.tree.join(path);
-            let mounted = mount(&at(&empty), &at(Path::new(DIRECTORY)));
+            let mounted = mount(&at(&empty), &at(Path::new(QUARANTINE)));
             let tree = watch.tree();
             let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
             match mounted {

@@ -14,7 +14,7 @@ use nix::unistd::Uid;
 use super::Watch;
 use super::descriptors::{kind, open_above, stat_in};
 use super::own::OwnDirectories;
-use super::store::DIRECTORY;
+use super::store::QUARANTINE;
 use super::times::file_system;
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
@@ -58,7 +58,7 @@ impl Watch {
         let place = clean(&above.join(to));
         let is_named = |place: &Path| {
             let place = place.strip_prefix(&self.list.tree).unwrap_or(place);
-            place.iter().any(|part| part == DIRECTORY || part.eq_ignore_ascii_case(GIT_LINK))
+            place.iter().any(|part| part == QUARANTINE || part.eq_ignore_ascii_case(GIT_LINK))
         };
         // git-annex has a link for each file. Nobody enters a file.
         if is_annexed(&place) && place.starts_with(&self.list.tree) && !above.join(name).is_dir() {
@@ -216,7 +216,7 @@ impl Watch {
 
     /// Returns whether a path is in a directory that exeat keeps for stages, or in a quarantine.
     pub(super) fn is_of_exeat(&self, path: &Path) -> bool {
-        path.iter().any(|part| part == DIRECTORY) || self.own_directories().contain(path)
+        path.iter().any(|part| part == QUARANTINE) || self.own_directories().contain(path)
     }
 
     fn own_directories(&self) -> &OwnDirectories {

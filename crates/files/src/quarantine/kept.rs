@@ -1,6 +1,6 @@
 //! Entries that are still in a quarantine: found by the manifests, restored, and deleted.
 //!
-//! A manifest names a tree by its path. What is there now is entered without following a link, and only where its [`DIRECTORY`] is
+//! A manifest names a tree by its path. What is there now is entered without following a link, and only where its quarantine is
 //! the one that the manifest names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,14 +21,14 @@ use super::store::{
     DirectoryId, ItemId, MANIFESTS, RUNS, forget_made, list, made_directories, manifest_of, open_item,
     rename_into,
 };
-use super::{DIRECTORY, Item, StateOfRun, open_runs};
+use super::{Item, QUARANTINE, StateOfRun, open_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
-/// Levels of [`DIRECTORY`]s in one another that are searched.
+/// Levels of quarantines in one another that are searched.
 const NESTED: usize = 4;
 
-/// The file in a [`DIRECTORY`] that has git pass over it.
+/// The file in a quarantine that has git pass over it.
 const IGNORE: &str = ".gitignore";
 
 /// The kind of an entry that was set aside.
@@ -81,7 +81,7 @@ impl Item {
     fn run_directory(&self, run: &str) -> io::Result<&OsStr> {
         let odd =
             || io::Error::new(io::ErrorKind::InvalidData, "its manifest names a place that no run uses");
-        let below = self.to.strip_prefix(Path::new(DIRECTORY).join(RUNS)).map_err(|_| odd())?;
+        let below = self.to.strip_prefix(Path::new(QUARANTINE).join(RUNS)).map_err(|_| odd())?;
         let mut parts = below.components();
         let Some(Component::Normal(inner)) = parts.next() else { return Err(odd()) };
         let is_the_runs = inner.to_str().and_then(|it| it.strip_prefix(run)).is_some_and(|rest| {
@@ -98,18 +98,18 @@ impl Item {
     }
 }
 
-/// A tree and its [`DIRECTORY`], both open.
+/// A tree and its quarantine, both open.
 struct OpenQuarantine {
     tree: File,
     dir: File,
 }
 
 impl OpenQuarantine {
-    /// Opens them, if the [`DIRECTORY`] is the one that is named, or has that one in it. A run of another user, who may not move it elsewhere,
+    /// Opens them, if the quarantine is the one that is named, or has that one in it. A run of another user, who may not move it elsewhere,
     /// has given it a name beside that.
     fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
-        let there = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)));
+        let there = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(QUARANTINE)));
         let mut outer: Vec<OwnedFd> = match there {
             Err(errno) if errno != Errno::ENOENT => return Err(errno.into()),
             there => there.into_iter().chain(renamed(&tree)?).collect(),
@@ -134,7 +134,7 @@ impl OpenQuarantine {
 
     /// The directory that something was put into, and its name there.
     fn entry<'a>(&self, item: &'a Item) -> io::Result<(OwnedFd, &'a OsStr)> {
-        let below = item.to.strip_prefix(DIRECTORY).map_err(io::Error::other)?;
+        let below = item.to.strip_prefix(QUARANTINE).map_err(io::Error::other)?;
         Ok((open_above(&self.dir, below)?, below.file_name().unwrap_or_default()))
     }
 
@@ -155,21 +155,21 @@ impl OpenQuarantine {
     }
 }
 
-/// Opens directories of a tree that had the name [`DIRECTORY`] before.
+/// Opens directories of a tree that had the name of the quarantine before.
 fn renamed(tree: &File) -> io::Result<Vec<OwnedFd>> {
     let names = let_in(tree.as_fd(), || entries(tree.as_fd()))?.flatten().take(MAX_NAMES);
-    let prefix = format!("{DIRECTORY}{DIRECTORY}.");
+    let prefix = format!("{QUARANTINE}{QUARANTINE}.");
     let is_one = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_bytes());
     let names = names.map(|(name, _)| name).filter(|name| is_one(name)).take(MAX_RUNS);
     Ok(names.filter_map(|name| open_at(tree.as_fd(), Path::new(&name)).ok()).collect())
 }
 
-/// Opens the [`DIRECTORY`]s in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
+/// Opens the quarantines in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
 fn nested(dir: &OwnedFd) -> Vec<OwnedFd> {
     let Ok(dir) = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else { return Vec::new() };
     let Ok(runs) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
     let inner = |(run, _): (OsString, _)| {
-        let path = Path::new(&run).join(DIRECTORY);
+        let path = Path::new(&run).join(QUARANTINE);
         let_in(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
     };
     runs.flatten().take(MAX_RUNS).filter_map(inner).collect()
@@ -193,7 +193,7 @@ const MAX_RUNS: usize = 256;
 #[must_use]
 pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     // The directory names the runs, so that what a user has in other places is not read.
-    let names = fs::read_dir(tree.join(DIRECTORY).join(RUNS));
+    let names = fs::read_dir(tree.join(QUARANTINE).join(RUNS));
     let names = names.into_iter().flatten().flatten().take(MAX_RUNS);
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let runs =
@@ -323,7 +323,7 @@ pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     failed
 }
 
-/// The run's directories: trees, their [`DIRECTORY`]s, and names in them.
+/// The run's directories: trees, their quarantines, and names in them.
 fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, DirectoryId, OsString)> {
     let of = |item: &Item| {
         let name = item.run_directory(&aside.run).ok()?;
@@ -350,7 +350,7 @@ pub fn tidy(state: &Path, aside: SetAside) {
     }
 }
 
-/// Removes each [`DIRECTORY`] of a user in which nothing is left, but for those that a run may use which goes on or is not settled.
+/// Removes each quarantine of a user in which nothing is left, but for those that a run may use which goes on or is not settled.
 pub fn remove_empty_directories(state: &Path) {
     // Whoever makes such a directory holds this lock, and has written down its trees before.
     let state_of_run = StateOfRun { run: String::new(), dir: Some(state.to_path_buf()) };
@@ -371,7 +371,7 @@ pub fn remove_empty_directories(state: &Path) {
 
 /// Removes the empty directories above something that is gone, up to the run's.
 fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
-    let Ok(below) = item.to.strip_prefix(DIRECTORY) else { return };
+    let Ok(below) = item.to.strip_prefix(QUARANTINE) else { return };
     for dir in below.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
         let (Ok(above), Some(name)) = (open_above(&quarantine.dir, dir), dir.file_name()) else { continue };
         match unlinkat(&above, name, UnlinkatFlags::RemoveDir) {
@@ -382,7 +382,7 @@ fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
     }
 }
 
-/// Removes a [`DIRECTORY`] in which nothing is left, and says whether it is gone.
+/// Removes a quarantine in which nothing is left, and says whether it is gone.
 fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
     let _ = let_in(quarantine.dir.as_fd(), || unlinkat(&quarantine.dir, RUNS, UnlinkatFlags::RemoveDir));
     let Ok(mut entries) = entries(quarantine.dir.as_fd()) else { return false };
@@ -390,7 +390,7 @@ fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
         return false;
     }
     let _ = unlinkat(&quarantine.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
-    let_in(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, DIRECTORY, UnlinkatFlags::RemoveDir))
+    let_in(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, QUARANTINE, UnlinkatFlags::RemoveDir))
         .is_ok()
 }
 
@@ -417,7 +417,7 @@ mod tests {
         }
 
         fn quarantine(&self) -> PathBuf {
-            self.tree().join(DIRECTORY)
+            self.tree().join(QUARANTINE)
         }
 
         fn state(&self) -> PathBuf {
@@ -506,7 +506,7 @@ mod tests {
         let scene = Scene::new("renamed");
         scene.run("ONE");
         let there = fs::File::open(scene.tree()).unwrap();
-        aside(there.as_fd(), OsStr::new(DIRECTORY)).unwrap();
+        aside(there.as_fd(), OsStr::new(QUARANTINE)).unwrap();
         for (item, standing) in &scene.aside("ONE").unwrap().items {
             assert!(matches!(standing, Standing::Here(_)), "{standing:?}");
             restore("ONE", item).unwrap();

@@ -20,7 +20,7 @@ use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::{repository_at, repository_of, top_of};
 use super::pointers::Pointer;
-use super::store::{DIRECTORY, RUNS};
+use super::store::{QUARANTINE, RUNS};
 use super::{Leftover, Watch, WatchList, is_open_repository};
 use crate::git_path::{git_file_path, git_file_target};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
@@ -344,7 +344,7 @@ impl Search<'_> {
     fn is_moved(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
         let tree = &self.watch.list.tree;
         name == RUNS
-            && at.ends_with(DIRECTORY)
+            && at.ends_with(QUARANTINE)
             && self.watch.state_of_run.has_made_at(&tree.join(at), tree, dir.as_fd())
     }
 }

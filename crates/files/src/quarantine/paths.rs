@@ -19,7 +19,7 @@ use super::file_lists::{FILE_LISTS, PARTS, is_part, is_right_list};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::GitDir;
 use super::path_room::PathRoom;
-use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
+use super::{Leftover, MAX_ENTRIES, QUARANTINE, Watch, is_repository};
 use crate::git_config::{Setting, settings};
 use crate::index::check_entries;
 use crate::names::joined;
@@ -191,7 +191,7 @@ fn is_file_of_tree(path: &[u8]) -> bool {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     path.split(|byte| *byte == b'/').all(|part| {
         // Nobody tracks what exeat has moved. git would enter a repository there as a submodule.
-        let is_quarantine = part.eq_ignore_ascii_case(DIRECTORY.as_bytes());
+        let is_quarantine = part.eq_ignore_ascii_case(QUARANTINE.as_bytes());
         !matches!(part, b"" | b"." | b"..") && !is_git_link(part) && !is_quarantine
     })
 }

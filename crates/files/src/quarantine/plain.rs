@@ -14,7 +14,7 @@ use super::Watch;
 use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
 use super::git_names::{MODULES, WORKTREES};
 use super::modules::gitdir_of;
-use super::store::DIRECTORY;
+use super::store::QUARANTINE;
 use crate::git_config::{self, Place};
 use crate::git_path::git_file_target;
 use crate::names::joined;
@@ -101,7 +101,7 @@ impl Watch {
         let place = clean(&git.join(to));
         let is_in_outer = place.strip_prefix(&outer).is_ok_and(|below| {
             !below.as_os_str().is_empty()
-                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
+                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == QUARANTINE)
         });
         let leads_back_in = |(path, tree): &(PathBuf, File)| {
             let dir = place.strip_prefix(path).ok().and_then(|below| open_beneath(tree, below).ok());

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random, stat_in};
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head, is_repository_name};
-use super::store::{DIRECTORY, RUNS};
+use super::store::{QUARANTINE, RUNS};
 use crate::protected::{GIT_LINK, REPOSITORIES};
 
 mod settle;
@@ -265,7 +265,7 @@ pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
         !PASSED_OVER.iter().any(|known| name == *known)
     } else {
         // Where the tree itself is the directory of a repository.
-        let is_moved = name == RUNS && repository == Path::new("") && at == Path::new(DIRECTORY);
+        let is_moved = name == RUNS && repository == Path::new("") && at == Path::new(QUARANTINE);
         let Ok(at) = at.strip_prefix(repository) else { return true };
         let is_object = is_fan_out(name) && at == Path::new(OBJECTS);
         let is_store = name == OBJECTS && [LFS, ANNEX].iter().any(|tool| at == Path::new(tool));

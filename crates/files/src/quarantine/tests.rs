@@ -83,7 +83,7 @@ fn b12_moves_the_names_that_appear_and_leaves_no_stubs() {
         let runs = names_in(aside_of(&root.join("tree"), "RUN").parent().unwrap());
         assert_eq!(runs.len(), number + 1, "one for each run: {runs:?}");
     }
-    let quarantine = root.join("tree").join(DIRECTORY);
+    let quarantine = root.join("tree").join(QUARANTINE);
     assert_eq!(fs::metadata(&quarantine).unwrap().permissions().mode() & 0o7777, 0o700);
     assert_eq!(fs::read(quarantine.join(".gitignore")).unwrap(), b"*\n");
     let moved = aside_of(&root.join("tree"), "RUN");
@@ -206,7 +206,7 @@ fn b12_names_of_a_pattern_are_moved_but_for_those_that_were_there() {
     }
     let found = done(watch);
     assert!(found.len() == 2 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-    assert_eq!(names_in(&tree), [".config", DIRECTORY, "mise.mine.toml", "mise.toml", "other.toml"]);
+    assert_eq!(names_in(&tree), [".config", QUARANTINE, "mise.mine.toml", "mise.toml", "other.toml"]);
     assert_eq!(names_in(&tree.join(".config")), ["mise.mine.toml"]);
     fs::remove_dir_all(root).unwrap();
 }
@@ -415,7 +415,7 @@ fn b12_moves_names_that_are_taken_or_too_long_in_the_quarantine() {
     fs::create_dir_all(aside_of(&tree, "RUN").join(".envrc")).unwrap();
     let found = done(watch);
     assert!(found.len() == 4 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-    assert_eq!(found[3].path, tree.join(DIRECTORY), "the stage's own");
+    assert_eq!(found[3].path, tree.join(QUARANTINE), "the stage's own");
     for Leftover { path, moved } in &found[..3] {
         assert!(fs::symlink_metadata(path).is_err());
         assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
@@ -476,21 +476,21 @@ fn l08_the_quarantine_cannot_be_made_beforehand() {
         let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(state.clone()) };
         let watch = Watch::start(list, state_of_run).unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
-        make(&tree.join(DIRECTORY), &outside);
+        make(&tree.join(QUARANTINE), &outside);
         let found = done(watch);
         let [Leftover { moved: Ok(moved), .. }, Leftover { path, moved: Ok(_) }] = &found[..] else {
             panic!("{found:?}")
         };
-        assert_eq!(*path, tree.join(DIRECTORY));
+        assert_eq!(*path, tree.join(QUARANTINE));
         assert_eq!(*moved, aside_of(&tree, "RUN").join(".envrc"));
         assert_eq!(fs::read(moved).unwrap(), b"evil");
-        assert!(fs::symlink_metadata(aside_of(&tree, "RUN").join(DIRECTORY)).is_ok());
+        assert!(fs::symlink_metadata(aside_of(&tree, "RUN").join(QUARANTINE)).is_ok());
         assert!(names_in(&outside).is_empty(), "the link was followed");
-        assert_eq!(names_in(&tree), [DIRECTORY], "nothing of the stage's is left beside it");
+        assert_eq!(names_in(&tree), [QUARANTINE], "nothing of the stage's is left beside it");
         // A second run finds the directory of the first one, and uses it.
-        assert_eq!(directories(Some(&state), []), BTreeSet::from([tree.join(DIRECTORY)]));
+        assert_eq!(directories(Some(&state), []), BTreeSet::from([tree.join(QUARANTINE)]));
         fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).unwrap();
-        mode(&aside_of(&tree, "RUN").join(DIRECTORY), 0o700);
+        mode(&aside_of(&tree, "RUN").join(QUARANTINE), 0o700);
         fs::remove_dir_all(root).unwrap();
     }
 }
@@ -504,7 +504,7 @@ fn l08_the_quarantine_gets_its_name_back() {
         let watch = watch(&root);
         fs::write(root.join("tree/.envrc"), "evil").unwrap();
         assert!(watch.settle_name(".envrc").is_some_and(|found| found.moved.is_ok()));
-        let (own, away) = (root.join("tree").join(DIRECTORY), root.join("tree/a"));
+        let (own, away) = (root.join("tree").join(QUARANTINE), root.join("tree/a"));
         fs::create_dir(&away).unwrap();
         fs::rename(&own, away.join("b")).unwrap();
         if has_other {
@@ -529,23 +529,23 @@ fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
         Watch::start(list, StateOfRun { run: run.into(), dir: Some(state.clone()) }).unwrap()
     };
     let forge = || {
-        fs::create_dir(tree.join(DIRECTORY)).unwrap();
-        mode(&tree.join(DIRECTORY), 0o700);
+        fs::create_dir(tree.join(QUARANTINE)).unwrap();
+        mode(&tree.join(QUARANTINE), 0o700);
     };
     let watch = start("ONE");
     forge();
     let found = done(watch);
     let [Leftover { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((path, moved), (&tree.join(DIRECTORY), &aside_of(&tree, "ONE").join(DIRECTORY)));
+    assert_eq!((path, moved), (&tree.join(QUARANTINE), &aside_of(&tree, "ONE").join(QUARANTINE)));
     assert!(done(start("TWO")).is_empty(), "exeat's own stays");
     // One of which nobody knows any more who made it.
     // Moved, not removed: the file system may give its inode to the next directory.
-    fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
+    fs::rename(tree.join(QUARANTINE), root.join("away")).unwrap();
     forge();
     let watch = start("THREE");
     fs::write(tree.join(".envrc"), "evil").unwrap();
     assert_eq!(done(watch).len(), 2);
-    assert_eq!(fs::read(tree.join(DIRECTORY).join(".gitignore")).unwrap(), b"*\n");
+    assert_eq!(fs::read(tree.join(QUARANTINE).join(".gitignore")).unwrap(), b"*\n");
     fs::remove_dir_all(root).unwrap();
 }
 
@@ -561,8 +561,8 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
         fs::write(tree.join(".envrc"), "evil").unwrap();
         // In the first round the tree has no quarantine yet; in the last one the stage made it.
         if number == 2 {
-            fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
-            fs::create_dir(tree.join(DIRECTORY)).unwrap();
+            fs::rename(tree.join(QUARANTINE), root.join("away")).unwrap();
+            fs::create_dir(tree.join(QUARANTINE)).unwrap();
         }
         mode(&tree, 0);
         let found = done(watch);
@@ -570,7 +570,7 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
         mode(&tree, 0o755);
         assert_eq!(found.len(), if number == 2 { 2 } else { 1 }, "{found:?}");
         assert!(found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-        assert_eq!(names_in(&tree), [DIRECTORY]);
+        assert_eq!(names_in(&tree), [QUARANTINE]);
     }
     assert_eq!(names_in(&root.join("away/git~1")), ["RUN0", "RUN1"]);
     fs::remove_dir_all(root).unwrap();

@@ -18,7 +18,7 @@ use crate::git_path::{ReadPath, commondir_path, git_file_path, gitdir_path};
 use crate::names::{is_absent, true_name};
 use crate::protected::{self, is_first_part};
 use crate::quarantine::{
-    DirState, Live, NamedEverywhere, first_parts_in, is_directory_name, is_git_dir, is_gits_own,
+    DirState, Live, NamedEverywhere, first_parts_in, is_git_dir, is_gits_own, is_quarantine_name,
     is_repository,
 };
 use crate::walk::clean;
@@ -436,7 +436,7 @@ impl<'a> Search<'a> {
                 kind => Some(kind?),
             };
             // Another run may be making its quarantine now, and what is in there is nobody's repository.
-            if kind.is_some_and(|kind| kind.is_dir()) && !is_directory_name(&entry.file_name()) {
+            if kind.is_some_and(|kind| kind.is_dir()) && !is_quarantine_name(&entry.file_name()) {
                 found.push(entry.path());
             }
         }

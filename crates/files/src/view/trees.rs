@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::layout::{EmptyEntry, Mount, Why};
 use crate::names::{is_absent, joined, links_in, true_name};
-use crate::quarantine::{WatchList, beyond_search, is_directory_name};
+use crate::quarantine::{WatchList, beyond_search, is_quarantine_name};
 use crate::request::{Bind, WORK, WorkDir};
 use crate::walk::{WalkError, clean};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
@@ -26,7 +26,7 @@ use crate::lists;
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool, why: Why) {
         // Who goes through a whole tree passes an empty directory without an error. Nobody looks for anything in a quarantine.
-        let mode = if at.file_name().is_some_and(is_directory_name) { 0o555 } else { 0 };
+        let mode = if at.file_name().is_some_and(is_quarantine_name) { 0o555 } else { 0 };
         self.hide(at, if is_dir { EmptyEntry::Dir { mode } } else { EmptyEntry::File }, why);
     }
 

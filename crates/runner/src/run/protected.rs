@@ -15,7 +15,7 @@ use exeat_compose::Calls;
 use exeat_files::layout::Mount;
 use exeat_files::protected::{Obeyed, let_through};
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Leftover, Leftovers, Live, MissingName, Settlement, StateOfRun, Watch,
+    Interrupted, Journal, Leftover, Leftovers, Live, MissingName, QUARANTINE, Settlement, StateOfRun, Watch,
     WatchList, finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
@@ -381,7 +381,7 @@ pub(super) fn quarantine_more_notes(found: &Leftovers) -> impl Iterator<Item = R
 pub(super) fn quarantine_more_lines(found: &Leftovers) -> impl Iterator<Item = String> {
     let moved = (found.more_moved > 0).then(|| {
         format!(
-            "{} more were moved aside, which the stage made as well: look into `{DIRECTORY}`",
+            "{} more were moved aside, which the stage made as well: look into `{QUARANTINE}`",
             found.more_moved
         )
     });

@@ -8,7 +8,7 @@ use nix::sys::inotify::InitFlags;
 
 use super::super::exchanged::PLACEHOLDER;
 use super::super::{
-    DIRECTORY, Journal, MissingName, StateOfRun, WatchList, aside_of, finish, settle_interrupted,
+    Journal, MissingName, QUARANTINE, StateOfRun, WatchList, aside_of, finish, settle_interrupted,
 };
 use super::*;
 
@@ -72,7 +72,7 @@ impl Scene {
         }
         let mut mount = |source: &Path, target: &Path| {
             let ids = (id_of(source)?, id_of(target)?);
-            if !target.ends_with(DIRECTORY) {
+            if !target.ends_with(QUARANTINE) {
                 instead(source, target);
             }
             Ok(ids)
@@ -237,7 +237,7 @@ fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
         other.search_again();
         let mut found = Vec::new();
         let mut mount = |source: &Path, target: &Path| {
-            assert!(target.ends_with(DIRECTORY), "only the quarantine is covered");
+            assert!(target.ends_with(QUARANTINE), "only the quarantine is covered");
             Ok((id_of(source)?, id_of(target)?))
         };
         other.settle(&inotify, &mut mount, &|_| (), &mut found).unwrap();
@@ -618,7 +618,7 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
         let mut left: Vec<_> =
             fs::read_dir(scene.tree("")).unwrap().map(|it| it.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, [DIRECTORY, ".git"]);
+        assert_eq!(left, [QUARANTINE, ".git"]);
     }
 
     // The user makes a repository where the empty directory is: it is theirs.

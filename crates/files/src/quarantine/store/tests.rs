@@ -37,18 +37,18 @@ fn l08_a_strange_directory_that_was_moved_is_hidden() {
     let (root, state_of_run) = scratch("moved");
     let path = root.join("tree");
     let tree = File::open(&path).unwrap();
-    let make = || fs::DirBuilder::new().mode(0o700).create(path.join(DIRECTORY)).unwrap();
+    let make = || fs::DirBuilder::new().mode(0o700).create(path.join(QUARANTINE)).unwrap();
     let hidden = || directories(state_of_run.dir.as_deref(), []);
     make();
     fs::create_dir_all(state_of_run.manifests().unwrap()).unwrap();
     let name = move_strange(tree.as_fd(), &path, &state_of_run).unwrap();
     assert_eq!(hidden(), BTreeSet::from([path.join(&name)]));
     // It is not exeat's for that, whatever its name.
-    fs::rename(path.join(&name), path.join(DIRECTORY)).unwrap();
+    fs::rename(path.join(&name), path.join(QUARANTINE)).unwrap();
     assert!(is_strange(tree.as_fd(), &state_of_run) && hidden().is_empty());
     // The entry that was set aside no longer has that name.
     Store::open(tree.as_fd(), &path, &state_of_run).unwrap();
-    assert_eq!(hidden(), BTreeSet::from([path.join(DIRECTORY)]));
+    assert_eq!(hidden(), BTreeSet::from([path.join(QUARANTINE)]));
     assert_eq!(known(&state_of_run.manifests().unwrap()).len(), 2);
     fs::remove_dir_all(&root).unwrap();
 }
@@ -57,7 +57,7 @@ fn l08_a_strange_directory_that_was_moved_is_hidden() {
 #[test]
 fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
     let (root, state_of_run) = scratch("opened");
-    let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
+    let (path, dir) = (root.join("tree"), root.join("tree").join(QUARANTINE));
     let start = || {
         let list = super::super::WatchList { tree: path.clone(), ..Default::default() };
         super::super::Watch::start(list, state_of_run.clone()).unwrap()
@@ -83,7 +83,7 @@ fn l19_a_quarantine_that_the_stage_opened_is_closed_again() {
 #[test]
 fn l08_a_directory_with_the_inode_of_one_that_is_gone_is_strange() {
     let (root, state_of_run) = scratch("inode");
-    let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
+    let (path, dir) = (root.join("tree"), root.join("tree").join(QUARANTINE));
     let tree = File::open(&path).unwrap();
     let made = Store::open(tree.as_fd(), &path, &state_of_run).unwrap().directory;
     assert!(!is_strange(tree.as_fd(), &state_of_run));
@@ -102,7 +102,7 @@ fn l08_a_directory_with_the_inode_of_one_that_is_gone_is_strange() {
         }
     }
     let store = Store::open(tree.as_fd(), &path, &state_of_run).unwrap();
-    assert_eq!(store.strange(), Some(&*store.place().join(DIRECTORY)));
+    assert_eq!(store.strange(), Some(&*store.place().join(QUARANTINE)));
     fs::remove_dir_all(&root).unwrap();
 }
 
