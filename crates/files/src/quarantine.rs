@@ -72,7 +72,10 @@ use additions::Additions;
 pub use arrivals::{Arrivals, Mount};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{ReopenedDirs, aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
+use descriptors::{
+    ReopenedDirs, entries, id_of, kind, open_at, open_beneath, open_how_for_directory, rename_aside,
+    retry_opened, stat_in,
+};
 use exchanged::Exchanged;
 pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};
@@ -389,14 +392,16 @@ impl Watch {
     pub fn replace(&self, name: &Path, new: &File) -> io::Result<OsString> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
         let (old, draft) = (store::beside(), store::beside());
-        let replaced = let_in(above.as_fd(), || {
+        let replaced = retry_opened(above.as_fd(), || {
             linkat(&above, last, &above, old.as_str(), AtFlags::empty())?;
             link_unnamed(new, above.as_fd(), OsStr::new(&draft))?;
             renameat(&above, draft.as_str(), &above, last)
         });
         if let Err(errno) = replaced {
             for name in [&old, &draft] {
-                let _ = let_in(above.as_fd(), || unlinkat(&above, name.as_str(), UnlinkatFlags::NoRemoveDir));
+                let _ = retry_opened(above.as_fd(), || {
+                    unlinkat(&above, name.as_str(), UnlinkatFlags::NoRemoveDir)
+                });
             }
             return Err(errno.into());
         }
@@ -409,7 +414,7 @@ impl Watch {
     /// Returns errors of linkat(2), with `AlreadyExists` if something has the name. Nothing has changed then.
     pub fn give_name(&self, name: &Path, new: &File) -> io::Result<()> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
-        let_in(above.as_fd(), || link_unnamed(new, above.as_fd(), last)).map_err(io::Error::from)
+        retry_opened(above.as_fd(), || link_unnamed(new, above.as_fd(), last)).map_err(io::Error::from)
     }
 
     /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
@@ -441,7 +446,7 @@ impl Watch {
     pub fn open_replaced(&self, name: &Path, old: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let above = self.above(name)?;
-        Ok(File::from(let_in(above.as_fd(), || openat(&above, old, flags, Mode::empty()))?))
+        Ok(File::from(retry_opened(above.as_fd(), || openat(&above, old, flags, Mode::empty()))?))
     }
 
     /// Removes a replaced file. Call it if the new file has the same bytes. `old`: what [`Watch::replace`] has returned for the name.
@@ -450,14 +455,15 @@ impl Watch {
     /// Returns errors of unlinkat(2).
     pub fn remove_replaced(&self, name: &Path, old: &OsStr) -> io::Result<()> {
         let above = self.above(name)?;
-        let_in(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir)).map_err(io::Error::from)
+        retry_opened(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir))
+            .map_err(io::Error::from)
     }
 
     /// Moves an entry of a directory into the tree's quarantine, and returns its new path. If the quarantine has no room or is in another
     /// file system, the entry gets another name in its directory.
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
         let refused = match self.store() {
-            Ok(store) => match let_in(dir, || store.take(dir, last, below)) {
+            Ok(store) => match retry_opened(dir, || store.take(dir, last, below)) {
                 Ok(to) => return Ok(self.list.tree.join(to)),
                 // It is gone; or something is mounted there, which keeps it wherever it would go.
                 Err(errno @ (Errno::ENOENT | Errno::EBUSY)) => return Err(errno),
@@ -465,7 +471,7 @@ impl Watch {
             },
             Err(error) => error,
         };
-        let new = let_in(dir, || aside(dir, last))?;
+        let new = retry_opened(dir, || rename_aside(dir, last))?;
         let _ = self.unlisted.set(format!("`{}`: {refused}", self.list.tree.display()));
         Ok(self.list.tree.join(below).with_file_name(new))
     }
@@ -485,7 +491,7 @@ impl Watch {
             let is_stub = || crate::stubs::is_stub(below, dir, last, &self.state_of_run);
             !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, stat)
         };
-        let is_wrong = let_in(dir, || {
+        let is_wrong = retry_opened(dir, || {
             let look = || fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW);
             // The host, or another run, may replace a file while it is judged.
             for _ in 0..JUDGED_AGAIN {
@@ -593,7 +599,7 @@ impl Watch {
     fn settle_directory(&self) -> Option<Leftover> {
         let path = self.list.tree.join(QUARANTINE);
         let is_new = || {
-            let there = let_in(self.tree(), || open_at(self.tree(), Path::new(QUARANTINE)));
+            let there = retry_opened(self.tree(), || open_at(self.tree(), Path::new(QUARANTINE)));
             let there = there.and_then(|dir| fstat(&dir)).map(|stat| id_of(&stat));
             // One that was there before stays until there is something to move: it may be another user's quarantine.
             self.directory.is_none() || there.ok() != self.directory
@@ -638,7 +644,7 @@ impl Watch {
         let path = |name: &str| self.list.tree.join(Path::new(&pattern.dir).join(name));
         let known: HashSet<&str> = pattern.known.iter().map(String::as_str).collect();
         let listed = open_beneath(&self.tree, Path::new(&pattern.dir)).and_then(|dir| {
-            let_in(dir.as_fd(), || {
+            retry_opened(dir.as_fd(), || {
                 let mut entries = entries(dir.as_fd())?;
                 let names = entries.by_ref().take(most).flatten();
                 let names = names.filter_map(|(name, _)| name.into_string().ok());
@@ -736,7 +742,7 @@ impl Watch {
         let leads_to_open = |dir: &String| {
             let is_link = open_beneath(&self.tree, Path::new(dir)).err() == Some(Errno::ELOOP);
             let Some(was) = self.modes.access_to(dir).filter(|_| is_link) else { return false };
-            match openat2(&self.tree, dir.as_str(), how(ResolveFlag::RESOLVE_BENEATH)) {
+            match openat2(&self.tree, dir.as_str(), open_how_for_directory(ResolveFlag::RESOLVE_BENEATH)) {
                 Ok(end) => was.is_exceeded_by(end.as_fd(), self.modes.owner()),
                 Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
             }

@@ -23,7 +23,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use rustix::fs::RenameFlags;
 
-use super::descriptors::{FileId, add_watch, id_of, kind, let_in, open_at};
+use super::descriptors::{FileId, add_watch, id_of, kind, open_at, retry_opened};
 use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
@@ -136,7 +136,7 @@ impl Arrivals {
             {
                 node.rule = Some(Rule::Link(said.into()));
             } else if let Ok(dir) = open_at(above.as_fd(), Path::new(last))
-                && let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir))
+                && let Ok(watched) = retry_opened(dir.as_fd(), || add_watch(inotify, &dir))
                 && is_empty(dir.as_fd())
             {
                 node.known = Some(id_of(&seen.stat));
@@ -315,7 +315,7 @@ impl Arrivals {
             let at = |path: &Path| watch.list.tree.join(path);
             let mounted = mount(&at(&empty), &at(Path::new(QUARANTINE)));
             let tree = watch.tree();
-            let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
+            let _ = retry_opened(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
             match mounted {
                 Ok(ids) if ids == (id_of(&fstat(&made)?), store.outer_id()?) => {
                     self.covered.insert(number);
@@ -398,7 +398,7 @@ impl Arrivals {
         number: usize,
         found: &mut Vec<Arrival>,
     ) -> nix::Result<()> {
-        let watched = let_in(dir, || add_watch(inotify, dir))?;
+        let watched = retry_opened(dir, || add_watch(inotify, dir))?;
         // The stage may have given it another name; one of ours stays one.
         if !matches!(self.dirs.get(&watched), Some(Watched::Empty(..))) {
             self.dirs.insert(watched, Watched::Way(number));
@@ -411,7 +411,7 @@ impl Arrivals {
             if lacks(listing.as_ref(), &name) {
                 continue;
             }
-            let looked = let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
+            let looked = retry_opened(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
             let stat = match looked {
                 Ok(stat) => stat,
                 Err(Errno::ENOENT) => continue,
@@ -425,7 +425,7 @@ impl Arrivals {
                 }
                 found.push(Arrival { node: child, stat, is_closed: false });
             } else if is_way && kind(&stat) == SFlag::S_IFDIR && node.known.is_none() {
-                let below = match let_in(dir, || open_at(dir, Path::new(&name))) {
+                let below = match retry_opened(dir, || open_at(dir, Path::new(&name))) {
                     Ok(below) => below,
                     Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {
                         self.is_due = true;
@@ -459,9 +459,9 @@ impl Arrivals {
         if !is_placeholder(stat) {
             return false;
         }
-        let Ok(dir) = let_in(above, || open_at(above, Path::new(name))) else { return false };
+        let Ok(dir) = retry_opened(above, || open_at(above, Path::new(name))) else { return false };
         let is_same = fstat(&dir).is_ok_and(|now| id_of(&now) == id_of(stat));
-        let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir)) else { return false };
+        let Ok(watched) = retry_opened(dir.as_fd(), || add_watch(inotify, &dir)) else { return false };
         let Some(node) = self.nodes.get_mut(number).filter(|_| is_same && is_empty(dir.as_fd())) else {
             return false;
         };
@@ -502,12 +502,12 @@ impl Arrivals {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(None) };
         let Some(watch) = self.watches.get(node.watch) else { return Ok(None) };
         let (dir, last) = (watch.above(&node.path)?, node.path.file_name().unwrap_or_default());
-        let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
+        let stat = retry_opened(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
         let may_stay = || node.known == Some(id_of(&stat)) || !node.is_wrong(watch, dir.as_fd(), last, &stat);
         if !seen.is_closed && may_stay() {
             return Ok(None);
         }
-        let new = let_in(dir.as_fd(), || super::descriptors::aside(dir.as_fd(), last))?;
+        let new = retry_opened(dir.as_fd(), || super::descriptors::rename_aside(dir.as_fd(), last))?;
         Ok(Some(Hidden { node: seen.node, at: node.path.with_file_name(new), placeholder: None }))
     }
 
@@ -524,7 +524,7 @@ impl Arrivals {
         let Ok(made) = watch.make_empty(empty.as_os_str()) else { return Ok(Exchange::Impossible) };
         let given_up = |errno: Errno| {
             // What is mounted there goes with it.
-            let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
+            let _ = retry_opened(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
             Ok(if errno == Errno::ENOENT { Exchange::Again } else { Exchange::Impossible })
         };
         let (ours, theirs) = (id_of(&fstat(&made)?), id_of(&seen.stat));
@@ -546,20 +546,20 @@ impl Arrivals {
             Err(error) => return given_up(Errno::from_raw(error.raw_os_error().unwrap_or(0))),
         }
         let swap = || rename_with(&above, last, tree, &empty, RenameFlags::EXCHANGE);
-        if let Err(errno) = let_in(above.as_fd(), || let_in(tree, swap)) {
+        if let Err(errno) = retry_opened(above.as_fd(), || retry_opened(tree, swap)) {
             return given_up(errno);
         }
         let now = |dir: BorrowedFd<'_>, name: &OsStr| {
-            let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|stat| id_of(&stat))
+            retry_opened(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|stat| id_of(&stat))
         };
         if now(above.as_fd(), last) != Ok(ours) {
             return is_tampered();
         }
         let is_same = now(tree, empty.as_os_str()) == Ok(theirs);
-        let taken = let_in(tree, || fstatat(tree, &empty, AtFlags::AT_SYMLINK_NOFOLLOW));
+        let taken = retry_opened(tree, || fstatat(tree, &empty, AtFlags::AT_SYMLINK_NOFOLLOW));
         if !is_same && taken.is_ok_and(|stat| is_placeholder(&stat)) {
             // Another run was faster.
-            let_in(above.as_fd(), || let_in(tree, swap))?;
+            retry_opened(above.as_fd(), || retry_opened(tree, swap))?;
             return given_up(Errno::ENOENT);
         }
         node.known = Some(ours);
@@ -574,7 +574,7 @@ impl Arrivals {
         let watch = self.watches.get(node.watch)?;
         let stored = watch.above(&at).map_err(io::Error::from).and_then(|dir| {
             let (store, last) = (watch.store()?, at.file_name().unwrap_or_default());
-            Ok(let_in(dir.as_fd(), || store.take_as(dir.as_fd(), last, &node.path, placeholder))?)
+            Ok(retry_opened(dir.as_fd(), || store.take_as(dir.as_fd(), last, &node.path, placeholder))?)
         });
         // Without a quarantine it stays where it is, under a name that nobody obeys.
         let to = stored.map_or(at, |item| item.to);

@@ -11,7 +11,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::descriptors::{FileId, entries, id_of, kind, let_in, open_above, open_beneath};
+use super::descriptors::{FileId, entries, id_of, kind, open_above, open_beneath, retry_opened};
 use super::store::{Intent, beside, make_fresh, owner_of, rename_into};
 use super::{Item, Leftover, Watch};
 use crate::protected::REPOSITORIES;
@@ -39,7 +39,7 @@ impl Watch {
     pub(super) fn stat(&self, name: &Path) -> nix::Result<FileStat> {
         let above = self.above(name)?;
         let last = name.file_name().unwrap_or_default();
-        let_in(above.as_fd(), || fstatat(&above, last, AtFlags::AT_SYMLINK_NOFOLLOW))
+        retry_opened(above.as_fd(), || fstatat(&above, last, AtFlags::AT_SYMLINK_NOFOLLOW))
     }
 
     /// The directory that a name of the tree is in.
@@ -50,7 +50,7 @@ impl Watch {
     /// Makes an empty directory at the top of the tree.
     pub(super) fn make_empty(&self, name: &OsStr) -> io::Result<OwnedFd> {
         let owner = owner_of(self.tree())?;
-        Ok(let_in(self.tree(), || make_fresh(self.tree(), name, PLACEHOLDER, owner))?)
+        Ok(retry_opened(self.tree(), || make_fresh(self.tree(), name, PLACEHOLDER, owner))?)
     }
 
     /// Moves what is in a directory that was empty.
@@ -58,7 +58,7 @@ impl Watch {
     /// # Errors
     /// Returns an error if the directory cannot be listed.
     pub(super) fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Leftover>> {
-        let listed = let_in(dir, || entries(dir))?;
+        let listed = retry_opened(dir, || entries(dir))?;
         let names: Vec<_> = listed.flatten().take(ENTRIES).map(|(name, _)| name).collect();
         let settle = |name: &OsString| self.settle_in(dir, &at.join(name), name, |_, _, _| false);
         Ok(names.iter().filter_map(settle).collect())
@@ -90,7 +90,7 @@ impl Watch {
         }
         let (store, last) = (self.store().ok()?, beside.file_name()?);
         let take = || store.take_as(self.tree(), last, from, Some(*placeholder));
-        let_in(self.tree(), take).ok()
+        retry_opened(self.tree(), take).ok()
     }
 
     /// Notes that a directory is about to have another name for a moment. Without the note, a run that is killed at that moment leaves
@@ -135,7 +135,7 @@ impl Watch {
 
     fn remove_empty(&self, at: &Path) -> nix::Result<()> {
         let (above, last) = (self.above(at)?, at.file_name().unwrap_or_default());
-        let_in(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))
+        retry_opened(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))
     }
 
     /// Gives a repository its place back. What git obeys in it is moved first, while it has a name that git does not look for.
@@ -185,13 +185,13 @@ impl Watch {
         }
         // Without a quarantine it stays under a name that no program obeys.
         let taken =
-            store.and_then(|store| let_in(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
+            store.and_then(|store| retry_opened(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
         Err(taken.unwrap_or(way))
     }
 }
 
 fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -> nix::Result<()> {
-    let_in(from, || let_in(to, || rename_into(from, name, to, new)))
+    retry_opened(from, || retry_opened(to, || rename_into(from, name, to, new)))
 }
 
 /// Returns whether it is an empty directory of a run, or looks like one. It has the set-group-ID bit if the directory above has.
@@ -201,5 +201,5 @@ pub(super) fn is_placeholder(stat: &FileStat) -> bool {
 }
 
 pub(super) fn is_empty(dir: BorrowedFd<'_>) -> bool {
-    let_in(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
+    retry_opened(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
-use super::descriptors::{id_of, kind, let_in, open_beneath, stat_in};
+use super::descriptors::{id_of, kind, open_beneath, retry_opened, stat_in};
 use super::modes::set_mode;
 use super::{Leftover, Watch};
 
@@ -52,7 +52,7 @@ impl Watch {
                 return None;
             }
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let file = let_in(above.as_fd(), || openat(above, name, flags, Mode::empty())).ok()?;
+            let file = retry_opened(above.as_fd(), || openat(above, name, flags, Mode::empty())).ok()?;
             let now = fstat(&file).ok().filter(|stat| id_of(stat) == *id)?.st_mode;
             let more = now & !mode & MORE;
             let set = (more != 0).then(|| set_mode(file.as_fd(), Mode::from_bits_truncate(now & !more)))?;

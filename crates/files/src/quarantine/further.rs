@@ -17,7 +17,7 @@ use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
 use nix::sys::statfs::statfs;
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
+use super::descriptors::{FileId, entries, id_of, open_beneath, retry_opened};
 use super::pointers::Pointer;
 use super::repository::MOVED;
 use super::{Leftover, MAX_ENTRIES, Pattern, Watch};
@@ -220,7 +220,7 @@ impl Watch {
         if it.state.is_some() && it.state == fstat(&dir).ok().as_ref().map(DirState::from_stat) {
             return Ok(Vec::new());
         }
-        let mut entries = let_in(dir.as_fd(), || list_first_parts(dir.as_fd(), LISTED))?;
+        let mut entries = retry_opened(dir.as_fd(), || list_first_parts(dir.as_fd(), LISTED))?;
         entries.retain(|entry| !includes(&it.known, entry));
         // The lines about moved entries have the same order each time.
         entries.sort();

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::stat::SFlag;
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, open_above, open_beneath, open_file, retry_opened};
 use super::git_names::{COMMON, CONFIG, MODULES, OF_WORKTREE};
 use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
@@ -140,7 +140,7 @@ impl Watch {
     fn settle_unknown_modules(&self, repository: &Path, known: &BTreeSet<&Path>) -> Vec<Leftover> {
         let modules = repository.join(MODULES);
         let listed = open_beneath(&self.tree, &modules).and_then(|dir| {
-            let names = let_in(dir.as_fd(), || entries(dir.as_fd()))?;
+            let names = retry_opened(dir.as_fd(), || entries(dir.as_fd()))?;
             Ok(names.take(MAX_ENTRIES).flatten().map(|(name, _)| modules.join(name)).collect::<Vec<_>>())
         });
         let is_known = |path: &PathBuf| known.iter().any(|known| known.starts_with(path));

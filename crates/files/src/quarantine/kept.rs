@@ -16,7 +16,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at, open_file};
+use super::descriptors::{entries, id_of, kind, open_above, open_at, open_file, retry_opened};
 use super::store::{
     DirectoryId, ItemId, MANIFESTS, RUNS, forget_made, list, made_directories, manifest_of, open_item,
     rename_into,
@@ -109,7 +109,7 @@ impl OpenQuarantine {
     /// has given it a name beside that.
     fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
-        let there = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(QUARANTINE)));
+        let there = retry_opened(tree.as_fd(), || open_at(tree.as_fd(), Path::new(QUARANTINE)));
         let mut outer: Vec<OwnedFd> = match there {
             Err(errno) if errno != Errno::ENOENT => return Err(errno.into()),
             there => there.into_iter().chain(renamed(&tree)?).collect(),
@@ -140,7 +140,7 @@ impl OpenQuarantine {
 
     fn standing(&self, item: &Item) -> Standing {
         let looked = self.entry(item).and_then(|(dir, last)| {
-            Ok(let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?)
+            Ok(retry_opened(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?)
         });
         match looked {
             Ok(stat) => Standing::Here(match kind(&stat) {
@@ -157,7 +157,7 @@ impl OpenQuarantine {
 
 /// Opens directories of a tree that had the name of the quarantine before.
 fn renamed(tree: &File) -> io::Result<Vec<OwnedFd>> {
-    let names = let_in(tree.as_fd(), || entries(tree.as_fd()))?.flatten().take(MAX_NAMES);
+    let names = retry_opened(tree.as_fd(), || entries(tree.as_fd()))?.flatten().take(MAX_NAMES);
     let prefix = format!("{QUARANTINE}{QUARANTINE}.");
     let is_one = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_bytes());
     let names = names.map(|(name, _)| name).filter(|name| is_one(name)).take(MAX_RUNS);
@@ -166,11 +166,13 @@ fn renamed(tree: &File) -> io::Result<Vec<OwnedFd>> {
 
 /// Opens the quarantines in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
 fn nested(dir: &OwnedFd) -> Vec<OwnedFd> {
-    let Ok(dir) = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else { return Vec::new() };
-    let Ok(runs) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
+    let Ok(dir) = retry_opened(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else {
+        return Vec::new();
+    };
+    let Ok(runs) = retry_opened(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
     let inner = |(run, _): (OsString, _)| {
         let path = Path::new(&run).join(QUARANTINE);
-        let_in(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
+        retry_opened(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
     };
     runs.flatten().take(MAX_RUNS).filter_map(inner).collect()
 }
@@ -270,27 +272,29 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     let quarantine = OpenQuarantine::for_item(item)?;
     let (dir, last) = quarantine.entry(item)?;
     let changed = || io::Error::new(io::ErrorKind::InvalidData, CHANGED);
-    let opened = let_in(dir.as_fd(), || open_item(dir.as_fd(), last))?;
+    let opened = retry_opened(dir.as_fd(), || open_item(dir.as_fd(), last))?;
     if item.what != Some(ItemId::read(&opened)?) {
         return Err(changed());
     }
     let above = open_above(&quarantine.tree, &item.from)?;
     let name = item.from.file_name().unwrap_or_default();
-    let moved =
-        let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)));
+    let moved = retry_opened(above.as_fd(), || {
+        retry_opened(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name))
+    });
     if moved == Err(Errno::EEXIST)
         && is_same_file((dir.as_fd(), last), (above.as_fd(), name)).unwrap_or(false)
     {
-        return Ok(let_in(dir.as_fd(), || unlinkat(&dir, last, UnlinkatFlags::NoRemoveDir))?);
+        return Ok(retry_opened(dir.as_fd(), || unlinkat(&dir, last, UnlinkatFlags::NoRemoveDir))?);
     }
     moved?;
     // A live stage may have put something else there since it was looked at, which is still open.
     let is_same = |stat: FileStat| fstat(&opened).is_ok_and(|opened| id_of(&opened) == id_of(&stat));
-    if let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok_and(is_same) {
+    if retry_opened(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok_and(is_same)
+    {
         return Ok(());
     }
-    let back = || let_in(dir.as_fd(), || rename_into(above.as_fd(), name, dir.as_fd(), last));
-    let_in(above.as_fd(), back)?;
+    let back = || retry_opened(dir.as_fd(), || rename_into(above.as_fd(), name, dir.as_fd(), last));
+    retry_opened(above.as_fd(), back)?;
     Err(changed())
 }
 
@@ -312,7 +316,8 @@ pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     let mut failed = Vec::new();
     for (tree, directory, name) in run_directories(aside) {
         let deleted = OpenQuarantine::open(&tree, directory).and_then(|quarantine| {
-            let runs = let_in(quarantine.dir.as_fd(), || open_at(quarantine.dir.as_fd(), Path::new(RUNS)))?;
+            let runs =
+                retry_opened(quarantine.dir.as_fd(), || open_at(quarantine.dir.as_fd(), Path::new(RUNS)))?;
             remove_tree(runs.as_fd(), &name, None)
         });
         match deleted {
@@ -384,13 +389,14 @@ fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
 
 /// Removes a quarantine in which nothing is left, and says whether it is gone.
 fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
-    let _ = let_in(quarantine.dir.as_fd(), || unlinkat(&quarantine.dir, RUNS, UnlinkatFlags::RemoveDir));
+    let _ =
+        retry_opened(quarantine.dir.as_fd(), || unlinkat(&quarantine.dir, RUNS, UnlinkatFlags::RemoveDir));
     let Ok(mut entries) = entries(quarantine.dir.as_fd()) else { return false };
     if !entries.all(|entry| entry.is_ok_and(|(name, _)| name == IGNORE)) {
         return false;
     }
     let _ = unlinkat(&quarantine.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
-    let_in(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, QUARANTINE, UnlinkatFlags::RemoveDir))
+    retry_opened(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, QUARANTINE, UnlinkatFlags::RemoveDir))
         .is_ok()
 }
 
@@ -398,7 +404,7 @@ fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
-    use super::super::descriptors::aside;
+    use super::super::descriptors::rename_aside;
     use super::super::{Journal, MissingName, Watch, WatchList, directories, finish};
     use super::*;
     use crate::protected::Obeyed;
@@ -506,7 +512,7 @@ mod tests {
         let scene = Scene::new("renamed");
         scene.run("ONE");
         let there = fs::File::open(scene.tree()).unwrap();
-        aside(there.as_fd(), OsStr::new(QUARANTINE)).unwrap();
+        rename_aside(there.as_fd(), OsStr::new(QUARANTINE)).unwrap();
         for (item, standing) in &scene.aside("ONE").unwrap().items {
             assert!(matches!(standing, Standing::Here(_)), "{standing:?}");
             restore("ONE", item).unwrap();

@@ -15,7 +15,7 @@ use nix::dir::Type;
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, SFlag};
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_at, open_beneath, open_file, stat_in};
+use super::descriptors::{PATH_MAX, entries, kind, open_at, open_beneath, open_file, retry_opened, stat_in};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::{repository_at, repository_of, top_of};
@@ -265,7 +265,7 @@ impl Search<'_> {
     /// Notes what is in a directory.
     fn read(&mut self, at: &Path, is_moved: bool, dir: &OwnedFd, names: &mut usize) -> nix::Result<()> {
         let is_in_git = at.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK));
-        let listed = let_in(dir.as_fd(), || entries(dir.as_fd()))?;
+        let listed = retry_opened(dir.as_fd(), || entries(dir.as_fd()))?;
         let mut directories = Vec::new();
         for entry in listed.take(*names) {
             let (name, known) = entry?;
@@ -303,7 +303,7 @@ impl Search<'_> {
             match stat {
                 Some(stat) if self.is_start => self.watch.note_place(&path, &stat),
                 Some(stat) => self.watch.open_closed(&path, &stat, || {
-                    let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(&name))).ok()
+                    retry_opened(dir.as_fd(), || open_at(dir.as_fd(), Path::new(&name))).ok()
                 }),
                 None => {}
             }

@@ -14,7 +14,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
-use super::descriptors::{entries, id_of, kind, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{entries, id_of, kind, open_above, open_beneath, open_file, retry_opened};
 use super::file_lists::{FILE_LISTS, PARTS, is_part, is_right_list};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::GitDir;
@@ -58,8 +58,9 @@ impl Watch {
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
         let Ok(dir) = open_beneath(&self.tree, &git.path) else { return Vec::new() };
-        let is_there =
-            |name: &str| let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
+        let is_there = |name: &str| {
+            retry_opened(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
+        };
         // Other directories have files of these names, too.
         if !git.is_held() && !git.path.ends_with(GIT_LINK) && !is_repository(is_there) {
             return Vec::new();
@@ -67,7 +68,7 @@ impl Watch {
         let mut found = self.settle_numbers(git);
         found.extend(self.settle_file_lists(most, git, &mut room.lists));
         let (shared, is_whole) =
-            let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
+            retry_opened(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
         for name in NAMING.map(OsString::from).into_iter().chain(shared).take_while(|_| !is_over()) {
             let below = git.path.join(&name);
             // The index may build upon one that is not listed.
@@ -105,7 +106,7 @@ impl Watch {
         };
         FILE_LISTS.iter().for_each(|at| settle(Path::new(at)));
         let Ok(dir) = open_beneath(&self.tree, &git.path.join(PARTS)) else { return found };
-        let mut names = let_in(dir.as_fd(), || entries(dir.as_fd())).into_iter().flatten();
+        let mut names = retry_opened(dir.as_fd(), || entries(dir.as_fd())).into_iter().flatten();
         let parts = names.by_ref().take(most).flatten().filter(|(name, _)| is_part(name));
         parts.for_each(|(name, _)| settle(&Path::new(PARTS).join(name)));
         // One may be among too many names.

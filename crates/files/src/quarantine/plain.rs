@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::dir::Type;
 
 use super::Watch;
-use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, open_at, open_beneath, open_file, retry_opened};
 use super::git_names::{MODULES, WORKTREES};
 use super::modules::gitdir_of;
 use super::store::QUARANTINE;
@@ -139,8 +139,8 @@ fn leads_back(work: BorrowedFd<'_>, place: &Path, git: &Path) -> io::Result<bool
 
 /// Returns whether a directory has nothing but such entries.
 fn has_only(dir: BorrowedFd<'_>, name: &str, is_right: impl Fn(&OsStr, Option<Type>) -> bool) -> bool {
-    let listed = let_in(dir, || open_at(dir, Path::new(name)))
-        .and_then(|dir| let_in(dir.as_fd(), || entries(dir.as_fd())));
+    let listed = retry_opened(dir, || open_at(dir, Path::new(name)))
+        .and_then(|dir| retry_opened(dir.as_fd(), || entries(dir.as_fd())));
     listed.is_ok_and(|entries| {
         entries
             .take(SAMPLES + 1)

@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random, stat_in};
+use super::descriptors::{Entry, entries, open_beneath, open_deep, random, retry_opened, stat_in};
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head, is_repository_name};
 use super::store::{QUARANTINE, RUNS};
 use crate::protected::{GIT_LINK, REPOSITORIES};
@@ -230,7 +230,7 @@ impl Search<'_> {
                 }
             } else if is_operation(repository, at) {
                 let stat = || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-                let stat = if self.opens { let_in(dir.as_fd(), stat) } else { stat() };
+                let stat = if self.opens { retry_opened(dir.as_fd(), stat) } else { stat() };
                 if !matches!(stat, Err(Errno::ENOENT)) {
                     let version = stat.map(|stat| version(&stat)).map_err(|errno| errno as i32);
                     let file = self.keys.hash_one((at.join(&name).as_os_str(), version));
@@ -249,7 +249,7 @@ impl Search<'_> {
     fn names(&self, dir: &OwnedFd) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
         let names = || entries(dir.as_fd());
         if self.opens {
-            return let_in(dir.as_fd(), names);
+            return retry_opened(dir.as_fd(), names);
         }
         match names() {
             // Somebody else has closed it, and to a stage too.
@@ -286,7 +286,7 @@ fn is_operation(repository: &Path, at: &Path) -> bool {
 /// Returns the hash of a file that names paths, with its version.
 pub(super) fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
     let (above, name) = (open_beneath(tree, path.parent()?).ok()?, path.file_name()?);
-    let stat = let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
+    let stat = retry_opened(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
     Some(keys.hash_one((path.as_os_str(), version(&stat))))
 }
 

@@ -20,7 +20,9 @@ use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, OpenedDir, entries, id_of, kind, let_in, open_above, open_at, random};
+use super::descriptors::{
+    FileId, OpenedDir, entries, id_of, kind, open_above, open_at, random, retry_opened,
+};
 use super::modes::set_mode;
 use crate::names::rename_new;
 
@@ -60,8 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 16;
 /// No clock of a file system is coarser that keeps the time of creation in parts of a second: a tick of the kernel's is 10 ms at most.
 const TICK: Duration = Duration::from_millis(20);
-/// Directories in one another that are made for one thing. What was further down is put directly into the run's: a stage can make many
-/// things far down.
+/// Directories in one another that are made for one thing. What was further down is put directly into the run's: stages can make many.
 const DEEPEST: usize = 16;
 /// Things that are kept open for a tick.
 const FRESH: usize = 32;
@@ -96,8 +97,7 @@ pub struct Item {
     /// The empty directory that has its name instead, for as long as the stage runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placeholder: Option<FileId>,
-    /// The identity of the entry. A live stage can reach the quarantine and replace the entry there. It may also have written to a file
-    /// that it had open.
+    /// The identity of the entry. A live stage can replace the entry in the quarantine, and write to a file that it had open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<ItemId>,
 }
@@ -469,7 +469,7 @@ impl Store {
         let (stat, owner) = (fstat(tree)?, owner_of(tree)?);
         let _lock = state_of_run.lock()?;
         let (mut strange, mut is_new) = (None, true);
-        let outer = match let_in(tree, || open_at(tree, Path::new(QUARANTINE))) {
+        let outer = match retry_opened(tree, || open_at(tree, Path::new(QUARANTINE))) {
             Ok(dir) if is_ours(&dir, &stat, state_of_run)? => {
                 is_new = false;
                 dir
@@ -480,7 +480,7 @@ impl Store {
                 let name = move_strange(tree, path, state_of_run)?;
                 let made = make_outer(tree, owner).inspect_err(|_| {
                     let back = || rename_new(tree, name.as_str(), tree, QUARANTINE);
-                    let _ = let_in(tree, back);
+                    let _ = retry_opened(tree, back);
                 });
                 strange = Some(name);
                 made?
@@ -519,7 +519,7 @@ impl Store {
         };
         if let Some(name) = strange {
             let take = || store.take(tree, OsStr::new(&name), Path::new(QUARANTINE));
-            store.strange = Some(let_in(tree, take)?);
+            store.strange = Some(retry_opened(tree, take)?);
             if let Some(dir) = state_of_run.manifests() {
                 forget(&dir, |known| known.path == path.join(&name));
             }
@@ -606,7 +606,7 @@ impl Store {
         let mut taken = Vec::new();
         for (dir, way) in [(tree, outer), (self.outer.as_fd(), runs), (self.runs.as_fd(), inner)] {
             let Some(way) = way else { continue };
-            taken.push(let_in(dir, || self.take(dir, OsStr::new(&way), Path::new(QUARANTINE)))?);
+            taken.push(retry_opened(dir, || self.take(dir, OsStr::new(&way), Path::new(QUARANTINE)))?);
         }
         Ok(taken)
     }
@@ -669,7 +669,7 @@ fn put_dir_back(
     to: BorrowedFd<'_>,
     name: &OsStr,
 ) -> io::Result<Option<String>> {
-    let there = let_in(to, || open_at(to, Path::new(name)));
+    let there = retry_opened(to, || open_at(to, Path::new(name)));
     let id = DirectoryId::read(dir)?;
     if there.is_ok_and(|there| DirectoryId::read(there.as_fd()).is_ok_and(|there| there == id)) {
         return Ok(None);
@@ -680,11 +680,11 @@ fn put_dir_back(
     let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
     let (above, last) = (open_above(tree, below)?, below.file_name().unwrap_or_default());
     let way = beside();
-    let is_taken = match let_in(to, || rename_new(to, name, to, way.as_str())) {
+    let is_taken = match retry_opened(to, || rename_new(to, name, to, way.as_str())) {
         Err(Errno::ENOENT) => false,
         moved => moved.map(|()| true)?,
     };
-    let_in(above.as_fd(), || let_in(to, || rename_into(above.as_fd(), last, to, name)))?;
+    retry_opened(above.as_fd(), || retry_opened(to, || rename_into(above.as_fd(), last, to, name)))?;
     Ok(is_taken.then_some(way))
 }
 
@@ -694,7 +694,7 @@ fn move_strange(tree: BorrowedFd<'_>, path: &Path, state_of_run: &StateOfRun) ->
     let name = beside();
     // Without a list it is set aside like the rest.
     let _ = state_of_run.note(path.join(&name), None);
-    let_in(tree, || rename_new(tree, QUARANTINE, tree, name.as_str()))?;
+    retry_opened(tree, || rename_new(tree, QUARANTINE, tree, name.as_str()))?;
     Ok(name)
 }
 
@@ -702,7 +702,7 @@ fn move_strange(tree: BorrowedFd<'_>, path: &Path, state_of_run: &StateOfRun) ->
 pub(super) fn is_strange(tree: BorrowedFd<'_>, state_of_run: &StateOfRun) -> bool {
     // A run that makes one just now has the lock.
     let _lock = state_of_run.lock();
-    match let_in(tree, || open_at(tree, Path::new(QUARANTINE))) {
+    match retry_opened(tree, || open_at(tree, Path::new(QUARANTINE))) {
         Ok(dir) => !fstat(tree).is_ok_and(|tree| is_ours(&dir, &tree, state_of_run).unwrap_or(false)),
         // There is something, or the tree is a single file.
         Err(_) => fstatat(tree, QUARANTINE, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok(),
@@ -729,7 +729,7 @@ fn is_ours(dir: &OwnedFd, tree: &FileStat, state_of_run: &StateOfRun) -> io::Res
 
 /// Makes the quarantine of a tree, which git passes over.
 fn make_outer(tree: BorrowedFd<'_>, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
-    let dir = let_in(tree, || make_fresh(tree, OsStr::new(QUARANTINE), Mode::S_IRWXU, owner))?;
+    let dir = retry_opened(tree, || make_fresh(tree, OsStr::new(QUARANTINE), Mode::S_IRWXU, owner))?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     if let Ok(file) = openat(&dir, ".gitignore", flags, Mode::S_IRUSR | Mode::S_IWUSR) {
         let mut file = File::from(file);
