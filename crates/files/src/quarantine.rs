@@ -81,7 +81,8 @@ pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};
 use git_names::{MODULES, WORKTREES};
 pub use journal::{
-    Interrupted, Journal, Live, Open, Settlement, Trust, open_runs, settle_interrupted, trust_repository,
+    Interrupted, Journal, Live, Settlement, Trust, UnsettledRun, settle_interrupted, trust_repository,
+    unsettled_runs,
 };
 pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,

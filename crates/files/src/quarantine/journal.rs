@@ -218,7 +218,7 @@ fn journals(state: &Path) -> Vec<(PathBuf, String)> {
 
 /// A run that has a journal: it goes on, or it was killed and is not settled yet.
 #[derive(Debug)]
-pub struct Open {
+pub struct UnsettledRun {
     /// The run.
     pub run: String,
     /// Whether a process of it is left, or its journal could not be asked.
@@ -229,14 +229,14 @@ pub struct Open {
 
 /// Lists the runs that are not settled.
 #[must_use]
-pub fn open_runs(state: &Path) -> Vec<Open> {
+pub fn unsettled_runs(state: &Path) -> Vec<UnsettledRun> {
     let open = |(path, run): (PathBuf, String)| {
         let file = File::open(path).ok()?;
         let trees = read(&file).unwrap_or_default().into_iter().map(|entry| entry.list.tree);
         let trees = trees.collect();
         // A shared lock, held for a moment, is in the way of nobody but a start that would settle this run just now.
         let is_live = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
-        Some(Open { run, is_live, trees })
+        Some(UnsettledRun { run, is_live, trees })
     };
     journals(state).into_iter().filter_map(open).collect()
 }
@@ -299,13 +299,7 @@ pub fn settle_interrupted(
     let mut all = Settlement::default();
     let mut waiting = 0;
     for (path, run) in journals(state) {
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
-        // Held by a live run, or by another start that settles it.
-        let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
-        let same = |held: fs::Metadata| fs::symlink_metadata(&path).is_ok_and(|it| it.ino() == held.ino());
-        if !lock.metadata().is_ok_and(same) {
-            continue;
-        }
+        let Some(lock) = lock_of_killed(&path) else { continue };
         // How long it waits is counted from the start of the run.
         let since = lock.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());
         let is_old = since.elapsed().is_ok_and(|age| age > PATIENCE);
@@ -319,71 +313,108 @@ pub fn settle_interrupted(
             all.waiting += 1;
             continue;
         }
-        let (mut later, mut has_changed) = (Vec::new(), false);
-        let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
         let state_of_run = StateOfRun { run, dir: Some(state.to_path_buf()) };
-        let mut moved = state_of_run.listed();
+        let may_wait = !is_old && waiting < WAITING;
+        let mut one = SettledRun::new(&state_of_run.run);
         match read {
-            Ok(entries) => {
-                let mut watches = Vec::new();
-                for mut entry in entries {
-                    let why = match entry.tree() {
-                        Ok(tree) => {
-                            has_changed = true;
-                            let watch = entry.resume(tree, &state_of_run);
-                            let renamed = watch.resume_exchanged(&moved);
-                            moved.extend(renamed);
-                            watches.push(watch);
-                            continue;
-                        }
-                        Err(error) => format!("`{}`: {error}", entry.list.tree.display()),
-                    };
-                    if is_old || waiting >= WAITING {
-                        settled.passed.push(format!("{why}; it is not looked for any more"));
-                        continue;
-                    }
-                    if !entry.waits {
-                        has_changed = true;
-                        settled.passed.push(format!("{why}; starts of the next 30 days look for it"));
-                    }
-                    entry.waits = true;
-                    later.push(entry);
-                }
-                settled.found = finish_until(&watches, has_writer, &is_over);
-                // Nobody has told of these.
-                let is_told = settled.found.is_cut;
-                let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
-                for item in moved.iter().filter(|_| !is_told).filter(is_there) {
-                    settled.found.add(Leftover { path: item.old_path(), moved: Ok(item.new_path()) });
-                }
-            }
+            Ok(entries) => one.settle(entries, &state_of_run, may_wait, has_writer, &is_over),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
             {
-                settled.passed.push(format!("`{}` is damaged, and was removed", path.display()));
+                one.told.passed.push(format!("`{}` is damaged, and was removed", path.display()));
             }
             // It is read again by the next start.
             Err(error) => {
-                settled.passed.push(format!("`{}`: {error}", path.display()));
-                all.runs.push(settled);
+                one.told.passed.push(format!("`{}`: {error}", path.display()));
+                all.runs.push(one.told);
                 continue;
             }
         }
-        if mem::take(&mut settled.found.is_cut) {
+        if mem::take(&mut one.told.found.is_cut) {
             all.waiting += 1;
-        } else if later.is_empty() {
+        } else if one.later.is_empty() {
             let _ = fs::remove_file(&path);
         } else {
             waiting += 1;
-            if has_changed && let Err(error) = keep(&path, &later, since) {
-                settled.passed.push(format!("`{}`: {error}", path.display()));
+            if one.has_changed
+                && let Err(error) = keep(&path, &one.later, since)
+            {
+                one.told.passed.push(format!("`{}`: {error}", path.display()));
             }
         }
-        if has_changed || !settled.passed.is_empty() {
-            all.runs.push(settled);
+        if one.has_changed || !one.told.passed.is_empty() {
+            all.runs.push(one.told);
         }
     }
     all
+}
+
+/// Locks the journal of a run that was killed. Returns `None` if a live run or another start has it.
+fn lock_of_killed(path: &Path) -> Option<Flock<File>> {
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+    let same = |locked: fs::Metadata| fs::symlink_metadata(path).is_ok_and(|it| it.ino() == locked.ino());
+    lock.metadata().is_ok_and(same).then_some(lock)
+}
+
+/// What has become of one killed run.
+struct SettledRun {
+    told: Interrupted,
+    /// The trees that a later start looks for.
+    later: Vec<Entry>,
+    /// Whether the journal does not say what is left to do any more.
+    has_changed: bool,
+}
+
+impl SettledRun {
+    fn new(run: &str) -> Self {
+        let told = Interrupted { run: run.to_owned(), found: Leftovers::default(), passed: Vec::new() };
+        Self { told, later: Vec::new(), has_changed: false }
+    }
+
+    /// Moves aside what the stage has left in the trees that are found. The others wait, if they may.
+    fn settle(
+        &mut self,
+        entries: Vec<Entry>,
+        state_of_run: &StateOfRun,
+        may_wait: bool,
+        has_writer: HasWriter,
+        is_over: &dyn Fn() -> bool,
+    ) {
+        let mut moved = state_of_run.listed();
+        let mut watches = Vec::new();
+        for mut entry in entries {
+            let why = match entry.tree() {
+                Ok(tree) => {
+                    self.has_changed = true;
+                    let watch = entry.resume(tree, state_of_run);
+                    let renamed = watch.resume_exchanged(&moved);
+                    moved.extend(renamed);
+                    watches.push(watch);
+                    continue;
+                }
+                Err(error) => format!("`{}`: {error}", entry.list.tree.display()),
+            };
+            if !may_wait {
+                self.told.passed.push(format!("{why}; it is not looked for any more"));
+                continue;
+            }
+            if !entry.waits {
+                self.has_changed = true;
+                self.told.passed.push(format!("{why}; starts of the next 30 days look for it"));
+            }
+            entry.waits = true;
+            self.later.push(entry);
+        }
+        let found = &mut self.told.found;
+        *found = finish_until(&watches, has_writer, is_over);
+        // Nobody has told of these.
+        let is_told = found.is_cut;
+        let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
+        for item in moved.iter().filter(|_| !is_told).filter(is_there) {
+            found.add(Leftover { path: item.old_path(), moved: Ok(item.new_path()) });
+        }
+    }
 }
 
 /// Returns the identity of the entry at a path. exeat can have made a directory where an entry was that has its old place again.

@@ -21,7 +21,7 @@ use super::store::{
     DirectoryId, ItemId, MANIFESTS, RUNS, forget_made, list, made_directories, manifest_of, open_item,
     rename_into,
 };
-use super::{Item, QUARANTINE, StateOfRun, open_runs};
+use super::{Item, QUARANTINE, StateOfRun, unsettled_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
@@ -215,7 +215,7 @@ pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
         }
     }
     if !absent.is_empty() {
-        open_runs(state).iter().for_each(|open| drop(absent.remove(&open.run)));
+        unsettled_runs(state).iter().for_each(|open| drop(absent.remove(&open.run)));
     }
     absent
 }
@@ -360,7 +360,7 @@ pub fn remove_empty_directories(state: &Path) {
     // Whoever makes such a directory holds this lock, and has written down its trees before.
     let state_of_run = StateOfRun { run: String::new(), dir: Some(state.to_path_buf()) };
     let Ok(_lock) = state_of_run.lock() else { return };
-    let open: Vec<PathBuf> = open_runs(state).into_iter().flat_map(|open| open.trees).collect();
+    let open: Vec<PathBuf> = unsettled_runs(state).into_iter().flat_map(|open| open.trees).collect();
     // A run shows what lies in its tree.
     let is_used = |tree: &Path| open.iter().any(|used| tree.starts_with(used) || used.starts_with(tree));
     let manifests = state.join(MANIFESTS);
