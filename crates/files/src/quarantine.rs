@@ -69,7 +69,7 @@ mod survey;
 mod times;
 
 use additions::Additions;
-pub use arrivals::{Arrivals, Mount};
+pub use arrivals::{Arrivals, MountOver};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
 use descriptors::{

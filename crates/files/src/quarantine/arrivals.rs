@@ -42,7 +42,7 @@ const DIRS: usize = 4096;
 const FEW: usize = 8;
 
 /// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
-pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
+pub type MountOver<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
 
 /// The names of all trees of a run.
 #[derive(Debug)]
@@ -255,7 +255,7 @@ impl Arrivals {
     pub fn settle(
         &mut self,
         inotify: &Inotify,
-        mount: &mut Mount<'_>,
+        mount: &mut MountOver<'_>,
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
@@ -277,7 +277,7 @@ impl Arrivals {
     fn settle_names(
         &mut self,
         inotify: &Inotify,
-        mount: &mut Mount<'_>,
+        mount: &mut MountOver<'_>,
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
@@ -306,7 +306,7 @@ impl Arrivals {
     }
 
     /// Mounts an empty directory over each quarantine in the sandbox, so that the stage cannot rename it, or reach what is in it.
-    fn cover_quarantines(&mut self, mount: &mut Mount<'_>) -> io::Result<()> {
+    fn cover_quarantines(&mut self, mount: &mut MountOver<'_>) -> io::Result<()> {
         let watches = Arc::clone(&self.watches);
         for (number, watch) in watches.iter().enumerate() {
             let Some(store) = watch.store.get().filter(|_| !self.covered.contains(&number)) else { continue };
@@ -333,7 +333,7 @@ impl Arrivals {
     fn hide_all(
         &mut self,
         inotify: &Inotify,
-        mount: &mut Mount<'_>,
+        mount: &mut MountOver<'_>,
         hidden: &mut Vec<Hidden>,
     ) -> io::Result<()> {
         for seen in self.find_arrivals(inotify)? {
@@ -472,7 +472,7 @@ impl Arrivals {
     }
 
     /// Takes the name from something.
-    fn hide(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut Mount<'_>) -> io::Result<Hiding> {
+    fn hide(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut MountOver<'_>) -> io::Result<Hiding> {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(Hiding::Again) };
         let may_stay = kind(&seen.stat) == SFlag::S_IFDIR && node.rule != Some(Rule::Bare) && !seen.is_closed;
         if may_stay {
@@ -512,7 +512,12 @@ impl Arrivals {
     }
 
     /// Exchanges a directory that the stage has made for an empty one.
-    fn exchange(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut Mount<'_>) -> io::Result<Exchange> {
+    fn exchange(
+        &mut self,
+        inotify: &Inotify,
+        seen: &Arrival,
+        mount: &mut MountOver<'_>,
+    ) -> io::Result<Exchange> {
         let watches = Arc::clone(&self.watches);
         let Some(node) = self.nodes.get_mut(seen.node) else { return Ok(Exchange::Impossible) };
         let Some(watch) = watches.get(node.watch) else { return Ok(Exchange::Impossible) };
