@@ -243,7 +243,8 @@ fn is_open_repository(dir: BorrowedFd<'_>) -> bool {
     is_repository(is_there) || ["objects", "refs", WORKTREES].into_iter().all(is_there)
 }
 
-/// Knows what the stages of other runs made.
+/// Knows what the stages of other runs made. A trait for one type, because that is in `journal`, which uses this file: with the files of other
+/// parts they would form a circle.
 trait OtherRuns: std::fmt::Debug + Send + Sync {
     /// Whether one of these runs watches a path, and its stage may have made the entry there.
     fn have_made(&self, path: &Path) -> bool;
