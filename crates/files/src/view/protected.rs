@@ -406,7 +406,7 @@ impl<'a> Search<'a> {
         }
         match closed_directory_above(path) {
             Some(closed) => self.close(closed),
-            // As above.
+            // It is in another user's directory, which the stage may rename away and make anew.
             None => self.missing(path, obeyed),
         }
     }
