@@ -152,14 +152,15 @@ pub(crate) fn run_on(
             run,
             descriptors: plan.limits.descriptors(soft, hard),
             log: opened.record.log.clone(),
-            ledger: Cell::new(Some(ledger)),
+            ledger: Cell::new(ledger),
+            has_begun: Cell::new(false),
             listed: Cell::new(Listed::None),
             held: Cell::new(opened.held.take()),
             on_denied,
             live,
         };
         let mut outcome = keep_record(&this.log, this.carry_out(staged, streams, asks, started)).await;
-        if !this.has_begun() {
+        if !this.has_begun.get() {
             // The sandbox was not created as required. The log itself stops the run if it cannot write.
             let why = match &outcome {
                 Err(Error::Gateway { source, .. }) => Some(source),
@@ -245,7 +246,9 @@ struct Run<'a> {
     descriptors: (u64, u64),
     log: Log,
     /// The ledger, until the record has its first line.
-    ledger: Cell<Option<RunLedger>>,
+    ledger: Cell<RunLedger>,
+    /// Whether the record has its first line, or writing that has failed.
+    has_begun: Cell<bool>,
     /// The state of the run in the ledger.
     listed: Cell<Listed>,
     /// A descriptor that stays open until no process of the sandbox is left.
@@ -292,7 +295,8 @@ impl Run<'_> {
             ..RunStart::default()
         };
         // This also applies if writing fails: a second start of the record would not help.
-        let ledger = self.ledger.take().unwrap_or(RunLedger::None);
+        self.has_begun.set(true);
+        let ledger = self.ledger.replace(RunLedger::None);
         self.listed.set(begin(&self.log, ledger, start, &self.plan.sources)?);
         for doubt in &self.plan.doubts {
             let mut note = RunNote::new(What::HostsMissing);
@@ -301,14 +305,6 @@ impl Run<'_> {
             let _ = self.log.write(Event::Note(note));
         }
         Ok(())
-    }
-
-    /// Returns whether the record has its first line.
-    fn has_begun(&self) -> bool {
-        let ledger = self.ledger.take();
-        let has_begun = ledger.is_none();
-        self.ledger.set(ledger);
-        has_begun
     }
 
     async fn carry_out(
