@@ -354,9 +354,9 @@ impl Run<'_> {
                 Server::Through(Arc::new(forwarder), socket.clone())
             }
         };
-        let mut ways = NetworkExits::new(self.plan, network)?;
-        self.begin(&ways.state())?;
-        let no_gateway = ways.note();
+        let mut exits = NetworkExits::new(self.plan, network)?;
+        self.begin(&exits.state())?;
+        let no_gateway = exits.note();
         // All names are mounted now, so nothing is left on the host from here on.
         drop(dir);
 
@@ -378,7 +378,7 @@ impl Run<'_> {
             tasks.spawn(async move { drop(watch.await) });
         }
         let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
-        let forwards = mem::take(&mut ways.forwards).into_iter().map(|(listener, target)| {
+        let forwards = mem::take(&mut exits.forwards).into_iter().map(|(listener, target)| {
             let listener = Listener::tcp(listener).map_err(prepare("the listener of a host port"))?;
             Ok((listener, Entry::Forward(target)))
         });
@@ -390,9 +390,9 @@ impl Run<'_> {
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
             });
         }
-        let has_gateway = ways.has_gateway();
+        let has_gateway = exits.has_gateway();
         if let Server::Own(context) = &server
-            && let Some(gateway) = ways.gateway(context).await.map_err(prepare("the gateway's sockets"))?
+            && let Some(gateway) = exits.gateway(context).await.map_err(prepare("the gateway's sockets"))?
         {
             tasks.spawn(gateway.serve(stop.clone()));
         }
