@@ -103,7 +103,7 @@ fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> GitFindings {
     let mut search = Search::new(tree, around, most);
     // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
     for file in search.of_the_user() {
-        search.name(&file);
+        search.protect_named(&file);
     }
     search.everywhere();
     // All of them, as a stage can make the nearest invalid: git then goes on to the next.
@@ -117,7 +117,7 @@ fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> GitFindings {
     search.submodules();
     search.below();
     search.add_noted();
-    search.closed();
+    search.add_closed();
     search.found
 }
 
@@ -125,7 +125,7 @@ fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> GitFindings {
 pub(super) fn further_down(tree: &Path, around: Around<'_>) -> GitFindings {
     let mut search = Search::new(tree, around, DIRECTORIES);
     search.below();
-    search.closed();
+    search.add_closed();
     let GitFindings { closed, further, left, .. } = search.found;
     GitFindings { closed, further, left, ..GitFindings::default() }
 }
@@ -207,17 +207,17 @@ impl<'a> Search<'a> {
             Ok(meta) if meta.is_dir() => Some(git),
             Err(error) if is_absent(&error) => None,
             Err(_) => {
-                self.shut(&git);
+                self.note_closed(&git);
                 None
             }
             // gitrepository-layout(5): a file that says where the directory is.
-            Ok(_) => self.path_in(&git, git_file_path).and_then(|path| self.real(&work.join(path))),
+            Ok(_) => self.path_in(&git, git_file_path).and_then(|path| self.resolve(&work.join(path))),
         };
         let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
         let dirs = by_git.into_iter().chain(itself.then(|| work.to_path_buf())).collect::<Vec<_>>();
         let of = |own: PathBuf| {
             let common = self.path_in(&own.join("commondir"), commondir_path);
-            let common = common.and_then(|common| self.real(&own.join(common)));
+            let common = common.and_then(|common| self.resolve(&own.join(common)));
             std::iter::once(own).chain(common).collect()
         };
         dirs.into_iter().map(of).collect()
@@ -238,28 +238,28 @@ impl<'a> Search<'a> {
     fn unread(&mut self, file: &Path, unread: &Unread) {
         let why = match unread {
             Unread::Absent => return,
-            Unread::Closed => return self.shut(file),
+            Unread::Closed => return self.note_closed(file),
             Unread::Kernel => "is the kernel's and is not read",
             Unread::Rest => "is too large to be read",
             Unread::Spent => "is too large to be read, with what was read before it",
         };
-        self.lose(format!("`{}` {why}: what it names is not protected", file.display()));
+        self.report_gap(format!("`{}` {why}: what it names is not protected", file.display()));
     }
 
     /// Notes what keeps a path from being looked at.
-    fn shut(&mut self, path: &Path) {
+    fn note_closed(&mut self, path: &Path) {
         let Some(closed) = closed_directory_above(path).filter(|closed| closed.starts_with(self.tree)) else {
             return;
         };
         if fs::symlink_metadata(&closed).is_ok_and(|meta| meta.is_dir()) {
             self.closed.insert(closed);
         } else {
-            self.lose(format!("`{}` cannot be read: what it names is not protected", closed.display()));
+            self.report_gap(format!("`{}` cannot be read: what it names is not protected", closed.display()));
         }
     }
 
     /// Adds what could not be looked into, the oldest first: a stage may have closed as many as it likes.
-    fn closed(&mut self) {
+    fn add_closed(&mut self) {
         let closed = std::mem::take(&mut self.closed);
         let mut outer: Vec<PathBuf> = Vec::new();
         for dir in closed {
@@ -268,7 +268,7 @@ impl<'a> Search<'a> {
             }
         }
         if outer.len() > CLOSED {
-            self.lose(format!(
+            self.report_gap(format!(
                 "of {} directories in `{}` that are closed only the oldest {CLOSED} are protected: repositories may be in them",
                 outer.len(),
                 self.tree.display()
@@ -344,8 +344,10 @@ impl<'a> Search<'a> {
         }
         let children = self.oldest(children);
         if depth == 0 && !children.is_empty() {
-            return self
-                .lose(format!("submodules in `{}` lie too deep, and are not protected", dir.display()));
+            return self.report_gap(format!(
+                "submodules in `{}` lie too deep, and are not protected",
+                dir.display()
+            ));
         }
         for module in children {
             if fs::symlink_metadata(module.join("HEAD")).is_ok() {
@@ -413,7 +415,7 @@ impl<'a> Search<'a> {
             Ok(found) => found,
             Err(error) => {
                 if !is_absent(&error) {
-                    self.shut(dir);
+                    self.note_closed(dir);
                 }
                 Default::default()
             }
@@ -424,7 +426,7 @@ impl<'a> Search<'a> {
         let (mut found, mut first_parts) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(dir)? {
             if self.names == 0 {
-                self.lose_the_rest();
+                self.report_the_rest();
                 break;
             }
             self.names -= 1;
@@ -450,7 +452,7 @@ impl<'a> Search<'a> {
     /// Returns as many of the directories as the bound allows, the oldest first.
     fn oldest(&mut self, mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
         if dirs.len() > self.room {
-            self.lose_the_rest();
+            self.report_the_rest();
             dirs.sort_by_cached_key(|path| born(path));
             dirs.truncate(self.room);
         }
@@ -458,8 +460,8 @@ impl<'a> Search<'a> {
         dirs
     }
 
-    fn lose_the_rest(&mut self) {
-        self.lose(format!(
+    fn report_the_rest(&mut self) {
+        self.report_gap(format!(
             "what programs on the host obey further down in `{}` may not be protected: it holds too much",
             self.tree.display()
         ));
@@ -469,7 +471,7 @@ impl<'a> Search<'a> {
     fn note_work(&mut self, is_unnamed: bool, work: PathBuf) {
         let is_there = |name: &str| fs::symlink_metadata(work.join(name)).is_ok();
         if fs::symlink_metadata(work.join(".git")).is_err_and(|error| !is_absent(&error)) {
-            return self.shut(&work.join(".git"));
+            return self.note_closed(&work.join(".git"));
         }
         if (is_there(".git") || is_repository(is_there)) && !is_of_other_run(self.around.live, &work) {
             self.note(is_unnamed, What::Work(work));
@@ -506,7 +508,7 @@ impl<'a> Search<'a> {
         let mut count = 0;
         for candidate in candidates {
             if count == room {
-                self.lose(format!(
+                self.report_gap(format!(
                     "{what} in `{}` beyond the first {REPOSITORIES} are not protected{}",
                     self.tree.display(),
                     if is_undated { "; its file system does not tell which are the oldest" } else { "" }
@@ -532,7 +534,8 @@ impl<'a> Search<'a> {
             What::Worktree(dir) => {
                 // Its working tree may lie anywhere.
                 let git = self.path_in(&dir.join("gitdir"), gitdir_path).map(|path| dir.join(path));
-                if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.real(work)) {
+                if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.resolve(work))
+                {
                     self.work(&work);
                     self.outer_work(&work, &dir);
                 }
@@ -552,7 +555,7 @@ impl<'a> Search<'a> {
         if work.starts_with(self.tree) || !is_file(&git) {
             return;
         }
-        let to = self.path_in(&git, git_file_path).and_then(|path| self.real(&work.join(path)));
+        let to = self.path_in(&git, git_file_path).and_then(|path| self.resolve(&work.join(path)));
         if to.is_some_and(|to| to == dir) {
             self.found.outer_works.insert(git);
         }
@@ -580,7 +583,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn lose(&mut self, line: String) {
+    fn report_gap(&mut self, line: String) {
         if !self.found.left.contains(&line) {
             self.found.left.push(line);
         }
@@ -588,15 +591,15 @@ impl<'a> Search<'a> {
 
     /// Adds a path that a configuration names: where it leads, and what leads there. A stage cannot write what lies
     /// elsewhere, and protecting a directory above the tree would take all of the tree away.
-    fn name(&mut self, path: &Path) {
+    fn protect_named(&mut self, path: &Path) {
         if self.found.named.len() + self.found.turns.len() >= NAMED {
-            return self.lose(format!(
+            return self.report_gap(format!(
                 "what git's configuration names in `{}` beyond the first {NAMED} places is not protected",
                 self.tree.display()
             ));
         }
         if self.around.lookups.are_spent() || self.followed.contains(path) {
-            return self.lose_spent();
+            return self.report_spent();
         }
         self.followed.insert(path.to_path_buf());
         let Some(ResolvedPath { links, turns, place }) = self.follow(path) else { return };
@@ -605,8 +608,10 @@ impl<'a> Search<'a> {
         // A repository's own directory has to stay so, and so does the tree.
         let is_own = self.found.directories.iter().any(|(dir, _)| *dir == led);
         if is_own || led == self.tree || led == self.tree.join(".git") {
-            return self
-                .lose(format!("git's configuration names `{}` itself, which stays writable", led.display()));
+            return self.report_gap(format!(
+                "git's configuration names `{}` itself, which stays writable",
+                led.display()
+            ));
         }
         if is_inside(&led) {
             self.found.named.insert(led);
@@ -624,19 +629,19 @@ impl<'a> Search<'a> {
         files.extend(dirs.iter().flat_map(|dir| [dir.join("config"), dir.join("config.worktree")]));
         let own = dirs.first().map_or(work, PathBuf::as_path);
         let Values { hooks, programs, files, worktree } = self.values(files, own);
-        let tree = worktree.and_then(|value| self.real(&self.place(own, &value)));
+        let tree = worktree.and_then(|value| self.resolve(&self.place(own, &value)));
         // In a linked worktree of a submodule, `core.worktree` is that of the submodule.
         let works = || [Some(work), tree.as_deref()].into_iter().flatten();
         for value in hooks {
             // For a push, git stands in the repository's directory (githooks(5)).
             for base in works().chain(dirs.iter().map(PathBuf::as_path)) {
-                self.name(&self.place(base, &value));
+                self.protect_named(&self.place(base, &value));
             }
         }
         for work in works() {
             let programs = programs.iter().map(|value| self.place(work, value));
             let files = files.iter().map(|value| self.place(work, value)).filter(|file| file.is_file());
-            programs.chain(files).collect::<Vec<_>>().iter().for_each(|path| self.name(path));
+            programs.chain(files).collect::<Vec<_>>().iter().for_each(|path| self.protect_named(path));
         }
         tree
     }
@@ -661,7 +666,7 @@ impl<'a> Search<'a> {
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             if next == most {
-                self.lose(format!(
+                self.report_gap(format!(
                     "the configuration in `{}` includes too many files: what they name is not protected",
                     own.display()
                 ));
@@ -679,7 +684,7 @@ impl<'a> Search<'a> {
                     Setting::Worktree(value) => found.worktree = Some(value.clone()),
                     Setting::Include(value) => {
                         let path = self.place(above, value);
-                        self.name(&path);
+                        self.protect_named(&path);
                         // One more than are read, so that it is known.
                         if files.len() <= most && !files.contains(&path) {
                             files.push(path);
@@ -696,26 +701,29 @@ impl<'a> Search<'a> {
     fn follow(&mut self, path: &Path) -> Option<ResolvedPath> {
         let way = resolve_path(path, self.around.lookups);
         if way.is_none() && path.as_os_str().len() > LONGEST_PATH {
-            self.lose(format!(
+            self.report_gap(format!(
                 "a path that git is told in `{}` is longer than {LONGEST_PATH} bytes, and is passed over",
                 self.tree.display()
             ));
         } else if way.is_none() && !self.around.lookups.are_spent() {
-            self.lose(format!("`{}` leads through too many links and is not protected", path.display()));
+            self.report_gap(format!(
+                "`{}` leads through too many links and is not protected",
+                path.display()
+            ));
         }
-        self.lose_spent();
+        self.report_spent();
         way
     }
 
     /// Says that nothing more is followed, if that is so.
-    fn lose_spent(&mut self) {
+    fn report_spent(&mut self) {
         if self.around.lookups.are_spent() {
-            self.lose(too_much(self.tree));
+            self.report_gap(too_much(self.tree));
         }
     }
 
     /// Returns the real path of a path that may not exist.
-    fn real(&mut self, path: &Path) -> Option<PathBuf> {
+    fn resolve(&mut self, path: &Path) -> Option<PathBuf> {
         let way = self.follow(path)?;
         self.as_named(&way.place)
     }
@@ -723,7 +731,7 @@ impl<'a> Search<'a> {
     /// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
     fn as_named(&mut self, path: &Path) -> Option<PathBuf> {
         let named = as_named(path, self.around.lookups);
-        self.lose_spent();
+        self.report_spent();
         named
     }
 

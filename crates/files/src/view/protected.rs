@@ -132,7 +132,7 @@ pub(super) fn find(
                 git::further_down(tree, search.around(everywhere));
             search.closed.extend(closed);
             search.further(tree, further, let_through);
-            left.into_iter().for_each(|line| search.lose(line));
+            left.into_iter().for_each(|line| search.report_gap(line));
         } else {
             let further = search.obeyed_by_git(tree, everywhere);
             search.further(tree, further, let_through);
@@ -300,9 +300,8 @@ impl<'a> Search<'a> {
             if let Some((tree, below)) = self.tree_of(&dir) {
                 match below.to_str() {
                     Some(below) => self.find_name(tree, below, Obeyed::WhenStarted),
-                    None => {
-                        self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
-                    }
+                    None => self
+                        .report_gap(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
                 }
             }
         }
@@ -357,7 +356,7 @@ impl<'a> Search<'a> {
                 let pattern = Pattern { dir: below.to_owned(), name: last.to_owned(), known, obeyed };
                 self.watched.entry(tree).or_default().patterns.push(pattern);
             }
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", at.display())),
+            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", at.display())),
         }
     }
 
@@ -381,7 +380,7 @@ impl<'a> Search<'a> {
                 let some = entries.by_ref().take(MAX_ENTRIES);
                 names.extend(some.filter_map(|it| it.file_name().into_string().ok()));
                 if entries.next().is_some() {
-                    self.lose(format!(
+                    self.report_gap(format!(
                         "`{}` holds more than {MAX_ENTRIES} names: not all of `{last}` in it are protected",
                         at.display()
                     ));
@@ -429,7 +428,7 @@ impl<'a> Search<'a> {
                 let known = names.missing.entry(below.to_owned()).or_insert(obeyed);
                 *known = obeyed.min(*known);
             }
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
+            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
         }
     }
 
@@ -440,7 +439,7 @@ impl<'a> Search<'a> {
             let is_spent = self.lookups.are_spent();
             let tree = self.tree_of(path).filter(|_| is_spent).map(|(tree, _)| git::too_much(tree));
             let line = || format!("`{}` leads through too many links and is not protected", path.display());
-            return self.lose(tree.unwrap_or_else(line));
+            return self.report_gap(tree.unwrap_or_else(line));
         };
         for link in links {
             let Some((tree, below)) = self.tree_of(&link) else { continue };
@@ -452,7 +451,7 @@ impl<'a> Search<'a> {
                         names.links.push(entry);
                     }
                 }
-                _ => self.lose(format!("the link `{}` cannot be watched", link.display())),
+                _ => self.report_gap(format!("the link `{}` cannot be watched", link.display())),
             }
         }
         if self.tree_of(&place).is_none() || self.open.contains(&place) {
@@ -491,7 +490,7 @@ impl<'a> Search<'a> {
         let Some((tree, below)) = self.tree_of(path) else { return };
         match below.to_str() {
             Some(below) => self.watched.entry(tree).or_default().pointers.push(below.to_owned()),
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
+            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
         }
     }
 
@@ -530,7 +529,9 @@ impl<'a> Search<'a> {
             let Some((tree, below)) = self.tree_of(&path) else { continue };
             match below.to_str() {
                 Some(below) => self.watched.entry(tree).or_default().bare.push(below.to_owned()),
-                None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", below.display())),
+                None => {
+                    self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", below.display()))
+                }
             }
         }
     }
@@ -545,7 +546,7 @@ impl<'a> Search<'a> {
                     repositories.push(below.to_owned());
                 }
             }
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
+            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
         }
     }
 
@@ -613,7 +614,7 @@ impl<'a> Search<'a> {
             self.pointer(&turn);
         }
         for line in left {
-            self.lose(line);
+            self.report_gap(line);
         }
         further
     }
@@ -634,7 +635,7 @@ impl<'a> Search<'a> {
             }
             for entry in &entries {
                 if room == 0 {
-                    self.lose(format!(
+                    self.report_gap(format!(
                         "editor and agent settings and the like below the top of `{}` beyond the first {SETTINGS} are not protected",
                         tree.display()
                     ));
@@ -658,7 +659,9 @@ impl<'a> Search<'a> {
                     let it = FurtherDown { dir: below.to_owned(), known: entries, state };
                     self.watched.entry(tree).or_default().further.push(it);
                 }
-                None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
+                None => {
+                    self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
+                }
             }
         }
     }
@@ -667,7 +670,9 @@ impl<'a> Search<'a> {
     /// read-only, and one that is missing is moved aside as a whole.
     fn let_through(&mut self, name: &LetThrough) -> Result<(), FileFault> {
         if name.is_whole() {
-            self.lose(format!("`{name}` is writable, and stays as the stage leaves it (--allow-write)"));
+            self.report_gap(format!(
+                "`{name}` is writable, and stays as the stage leaves it (--allow-write)"
+            ));
             return Ok(());
         }
         let mut is_any = self.trees.is_empty();
@@ -680,7 +685,7 @@ impl<'a> Search<'a> {
                 && matches!(links_in(tree, Path::new(name.as_str())), Ok(false));
             if is_there {
                 is_any = true;
-                self.lose(format!(
+                self.report_gap(format!(
                     "`{}` is writable, and stays as the stage leaves it (--allow-write)",
                     path.display()
                 ));
@@ -691,7 +696,7 @@ impl<'a> Search<'a> {
         if is_any { Ok(()) } else { Err(FileFault::NothingToLetThrough { name: name.clone() }) }
     }
 
-    fn lose(&mut self, line: String) {
+    fn report_gap(&mut self, line: String) {
         if !self.lost.contains(&line) {
             self.lost.push(line);
         }

@@ -565,7 +565,7 @@ fn b15_of_closed_directories_the_oldest_count() {
         search.closed.extend([dir.join("inner"), dir]);
         std::thread::sleep(std::time::Duration::from_millis(if number < 2 { 20 } else { 1 }));
     }
-    search.closed();
+    search.add_closed();
     assert_eq!(search.found.closed.len(), CLOSED);
     assert!(
         search.found.closed.contains(&root.join("d99")) && search.found.closed.contains(&root.join("d98"))
