@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 
@@ -84,6 +85,28 @@ fn l08_a_killed_run_leaves_a_new_tree_with_the_same_inode_alone() {
     fs::write(scene.tree().join(".envrc"), "mine").unwrap();
     assert_eq!(scene.settle(), (1, 1, 0), "{is_same}");
     assert!(scene.tree().join(".envrc").exists());
+}
+
+/// Another version of exeat settles what this one leaves.
+#[test]
+fn keeps_the_keys_of_a_journal() {
+    let scene = Scene::new("keys");
+    let text = fs::read(scene.state().join(LIVE).join("RUN.json")).unwrap();
+    let entries: Vec<BTreeMap<String, serde_json::Value>> = serde_json::from_slice(&text).unwrap();
+    let keys = [
+        "check",
+        "contents",
+        "directory",
+        "id",
+        "keys",
+        "missing",
+        "modes",
+        "noted",
+        "pointers",
+        "since",
+        "waits",
+    ];
+    assert!(entries[0].keys().eq(keys), "{entries:?}");
 }
 
 #[test]
