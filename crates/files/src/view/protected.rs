@@ -12,8 +12,8 @@ use crate::listing::{Listing, lacks};
 use crate::names::{is_absent, links_in, open_plain};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
-    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, MissingName, NamedEverywhere, Pattern, REPOSITORY,
-    WatchList, is_repository,
+    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, MissingName, Pattern, REPOSITORY, WatchList,
+    is_repository,
 };
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -102,6 +102,7 @@ pub(super) fn find(
         live,
         paths: BTreeSet::new(),
         watched: BTreeMap::new(),
+        missing: BTreeMap::new(),
         lost: Vec::new(),
         closed: BTreeSet::new(),
         outer_works: BTreeSet::new(),
@@ -144,29 +145,14 @@ pub(super) fn find(
     }
     let whole = let_through.iter().filter(|name| name.is_whole()).map(|name| name.as_str().to_owned());
     let whole: Vec<String> = whole.collect();
-    let watched = search.watched.into_iter().map(|(tree, names)| {
-        let tree = tree.to_path_buf();
-        let Names { missing, patterns, links, pointers, bare, repositories, held, further, everywhere } =
-            names;
-        let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
-        let (covered, read_only) = Default::default();
-        let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
-        WatchList {
-            tree,
-            names,
-            patterns,
-            links,
-            pointers,
-            bare,
-            repositories,
-            held,
-            further,
-            let_through,
-            covered,
-            read_only,
-            everywhere,
-            is_git_open: git_is_open,
-        }
+    for ((tree, name), obeyed) in search.missing {
+        search.watched.entry(tree).or_default().names.push(MissingName { name, obeyed });
+    }
+    let watched = search.watched.into_iter().map(|(tree, list)| WatchList {
+        tree: tree.to_path_buf(),
+        let_through: if list.further.is_empty() { Vec::new() } else { whole.clone() },
+        is_git_open: git_is_open,
+        ..list
     });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {
@@ -207,20 +193,6 @@ type Further = Vec<(PathBuf, Option<DirState>, Vec<String>)>;
 /// Entries below the top of one tree that are protected. Each takes a mount, and so does the directory that it is in.
 const SETTINGS: usize = 128;
 
-/// Names in one tree that are watched.
-#[derive(Default)]
-struct Names {
-    missing: BTreeMap<String, Obeyed>,
-    patterns: Vec<Pattern>,
-    links: Vec<(String, PathBuf)>,
-    pointers: Vec<String>,
-    bare: Vec<String>,
-    repositories: Vec<String>,
-    held: Vec<HeldDir>,
-    further: Vec<FurtherDown>,
-    everywhere: Vec<NamedEverywhere>,
-}
-
 struct Search<'a> {
     trees: &'a BTreeSet<PathBuf>,
     /// Directories further down in which something is that the table has.
@@ -230,7 +202,10 @@ struct Search<'a> {
     /// Names that the stages of other runs made. They are not covered, because their own runs move them aside.
     live: &'a Live,
     paths: BTreeSet<PathBuf>,
-    watched: BTreeMap<&'a Path, Names>,
+    /// What is watched in each tree, but for the names that are missing.
+    watched: BTreeMap<&'a Path, WatchList>,
+    /// Names that are missing, each in its tree.
+    missing: BTreeMap<(&'a Path, String), Obeyed>,
     lost: Vec<String>,
     /// Directories that could not be looked into.
     closed: BTreeSet<PathBuf>,
@@ -297,12 +272,8 @@ impl<'a> Search<'a> {
         for dir in [Some(dir.to_path_buf()), real].into_iter().flatten() {
             let inner = self.trees.iter().filter(|tree| tree.starts_with(&dir)).cloned();
             self.paths.extend(inner);
-            if let Some((tree, below)) = self.tree_of(&dir) {
-                match below.to_str() {
-                    Some(below) => self.find_name(tree, below, Obeyed::WhenStarted),
-                    None => self
-                        .report_gap(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
-                }
+            if let Some((tree, below)) = self.watchable(self.tree_of(&dir), &dir) {
+                self.find_name(tree, &below, Obeyed::WhenStarted);
             }
         }
     }
@@ -350,14 +321,10 @@ impl<'a> Search<'a> {
             self.find_name(&at, entry, obeyed);
         }
         known.extend(let_through);
-        let Some((tree, below)) = self.tree_of(&at).or_else(|| self.own_tree(&at)) else { return };
-        match below.to_str() {
-            Some(below) => {
-                let pattern = Pattern { dir: below.to_owned(), name: last.to_owned(), known, obeyed };
-                self.watched.entry(tree).or_default().patterns.push(pattern);
-            }
-            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", at.display())),
-        }
+        let found = self.tree_of(&at).or_else(|| self.own_tree(&at));
+        let Some((tree, dir)) = self.watchable(found, &at) else { return };
+        let pattern = Pattern { dir, name: last.to_owned(), known, obeyed };
+        self.watched.entry(tree).or_default().patterns.push(pattern);
     }
 
     /// Follows the way to a directory and lists it for the last part of a pattern. `None` where no way leads there, or the directory is
@@ -421,15 +388,9 @@ impl<'a> Search<'a> {
         if self.open.contains(path) {
             return;
         }
-        let Some((tree, below)) = self.tree_of(path) else { return };
-        match below.to_str() {
-            Some(below) => {
-                let names = self.watched.entry(tree).or_default();
-                let known = names.missing.entry(below.to_owned()).or_insert(obeyed);
-                *known = obeyed.min(*known);
-            }
-            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
-        }
+        let Some(name) = self.watchable(self.tree_of(path), path) else { return };
+        let known = self.missing.entry(name).or_insert(obeyed);
+        *known = obeyed.min(*known);
     }
 
     /// Follows the links of a name. The target is protected as far as a stage could write it, and each link that a stage could replace
@@ -475,6 +436,16 @@ impl<'a> Search<'a> {
         Some((self.trees.get(path)?, Path::new("")))
     }
 
+    /// Returns the tree that a path was found in, and its name there as the lists have it. A name that is not UTF-8 is reported.
+    fn watchable(&mut self, found: Option<(&'a Path, &Path)>, path: &Path) -> Option<(&'a Path, String)> {
+        let (tree, below) = found?;
+        let name = below.to_str();
+        if name.is_none() {
+            self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", path.display()));
+        }
+        Some((tree, name?.to_owned()))
+    }
+
     /// A `.git` that says in which directory the repository is.
     fn link(&mut self, path: &Path) {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()) && !self.live.has_made(path) {
@@ -487,11 +458,8 @@ impl<'a> Search<'a> {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
             return;
         }
-        let Some((tree, below)) = self.tree_of(path) else { return };
-        match below.to_str() {
-            Some(below) => self.watched.entry(tree).or_default().pointers.push(below.to_owned()),
-            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
-        }
+        let Some((tree, below)) = self.watchable(self.tree_of(path), path) else { return };
+        self.watched.entry(tree).or_default().pointers.push(below);
     }
 
     /// Jujutsu's repository, which a file may say the place of, too, relative to its own directory. The links on the way are
@@ -538,15 +506,11 @@ impl<'a> Search<'a> {
 
     /// A repository's directory, which may be a tree itself.
     fn repository(&mut self, dir: &Path) {
-        let Some((tree, below)) = self.tree_of(dir).or_else(|| self.own_tree(dir)) else { return };
-        match below.to_str() {
-            Some(below) => {
-                let repositories = &mut self.watched.entry(tree).or_default().repositories;
-                if !repositories.iter().any(|known| known == below) {
-                    repositories.push(below.to_owned());
-                }
-            }
-            None => self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
+        let found = self.tree_of(dir).or_else(|| self.own_tree(dir));
+        let Some((tree, below)) = self.watchable(found, dir) else { return };
+        let repositories = &mut self.watched.entry(tree).or_default().repositories;
+        if !repositories.contains(&below) {
+            repositories.push(below);
         }
     }
 
@@ -653,16 +617,9 @@ impl<'a> Search<'a> {
             if !entries.is_empty() {
                 self.further.insert(dir.clone());
             }
-            let Some((tree, below)) = self.tree_of(&dir) else { continue };
-            match below.to_str() {
-                Some(below) => {
-                    let it = FurtherDown { dir: below.to_owned(), known: entries, state };
-                    self.watched.entry(tree).or_default().further.push(it);
-                }
-                None => {
-                    self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
-                }
-            }
+            let Some((tree, below)) = self.watchable(self.tree_of(&dir), &dir) else { continue };
+            let it = FurtherDown { dir: below, known: entries, state };
+            self.watched.entry(tree).or_default().further.push(it);
         }
     }
 
