@@ -258,9 +258,6 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 pub struct Watch {
     list: WatchList,
     tree: File,
-    /// The trees that the stage can write to, each with its path, and this one among them: a submodule may lie in another tree than its
-    /// repository.
-    trees: OnceLock<Arc<[(PathBuf, File)]>>,
     /// The pointers at the start. A file is mounted read-only, so the stage did not make it.
     pointers: Vec<Pointer>,
     /// The contents of the repositories at the start.
@@ -273,10 +270,19 @@ pub struct Watch {
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
     beside: Vec<Beside>,
-    /// The earliest time of a change that only this run can still judge. Known at the end.
-    unsettled_since: OnceLock<SystemTime>,
     times: Times,
     noted: Noted,
+    later: Later,
+}
+
+/// What is known of a watched tree after its start.
+#[derive(Debug, Default)]
+struct Later {
+    /// The trees that the stage can write to, each with its path, and this one among them: a submodule may lie in another tree than its
+    /// repository.
+    trees: OnceLock<Arc<[(PathBuf, File)]>>,
+    /// The earliest time of a change that only this run can still judge. Known at the end.
+    unsettled_since: OnceLock<SystemTime>,
     /// The other runs, known at the end of this one.
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Known at the end.
@@ -324,7 +330,6 @@ impl Watch {
         Ok(Self {
             list,
             tree,
-            trees: OnceLock::new(),
             pointers,
             contents,
             modes,
@@ -333,17 +338,9 @@ impl Watch {
             state_of_run,
             since,
             beside: Vec::new(),
-            unsettled_since: OnceLock::new(),
             times: Times::start(),
             noted: Noted::default(),
-            others: OnceLock::new(),
-            has_writer: OnceLock::new(),
-            paths: Mutex::default(),
-            store: OnceLock::new(),
-            journal: OnceLock::new(),
-            unlisted: OnceLock::new(),
-            exchanged: Mutex::default(),
-            reopened: ReopenedDirs::default(),
+            later: Later::default(),
         })
     }
 
@@ -364,11 +361,11 @@ impl Watch {
     /// # Errors
     /// Returns an error if it cannot be made. Each call tries again.
     pub fn store(&self) -> io::Result<&Store> {
-        if let Some(store) = self.store.get() {
+        if let Some(store) = self.later.store.get() {
             return Ok(store);
         }
         let store = Store::open(self.tree(), &self.list.tree, &self.state_of_run)?;
-        Ok(self.store.get_or_init(|| store))
+        Ok(self.later.store.get_or_init(|| store))
     }
 
     /// Moves aside what stands at a name of the tree that was missing at the start, if there is anything now.
@@ -474,7 +471,7 @@ impl Watch {
             Err(error) => error,
         };
         let new = retry_opened(dir, || rename_aside(dir, last))?;
-        let _ = self.unlisted.set(format!("`{}`: {refused}", self.list.tree.display()));
+        let _ = self.later.unlisted.set(format!("`{}`: {refused}", self.list.tree.display()));
         Ok(self.list.tree.join(below).with_file_name(new))
     }
 
@@ -524,7 +521,7 @@ impl Watch {
     /// Returns whether another run settles an entry: an empty directory that stands for one of its stage's, or what is older than this run
     /// and that run goes on. To move it would take it from that stage.
     fn is_of_other_run(&self, dir: BorrowedFd<'_>, below: &Path, last: &OsStr, stat: &FileStat) -> bool {
-        let Some([going_on, rest]) = self.others.get() else { return false };
+        let Some([going_on, rest]) = self.later.others.get() else { return false };
         let path = self.list.tree.join(below);
         let is_older = || {
             let created = store::open_item(dir, last).ok()?.metadata().ok()?.created().ok()?;
@@ -588,7 +585,7 @@ impl Watch {
 
     /// Gives the quarantine its names back, if a live stage has taken them. Returns what the stage has put there.
     fn put_directory_back(&self) -> Vec<Leftover> {
-        let Some(store) = self.store.get() else { return Vec::new() };
+        let Some(store) = self.later.store.get() else { return Vec::new() };
         let found = |moved| Leftover { path: self.list.tree.join(QUARANTINE), moved };
         match store.put_back(self.tree()) {
             Ok(taken) => taken.into_iter().map(|to| found(Ok(self.list.tree.join(to)))).collect(),
@@ -608,7 +605,7 @@ impl Watch {
         };
         // Also closes one of exeat's that the stage has opened.
         let is_strange = store::is_strange(self.tree(), &self.state_of_run);
-        if self.store.get().is_none() && !(is_strange && is_new()) {
+        if self.later.store.get().is_none() && !(is_strange && is_new()) {
             return None;
         }
         match self.store() {

@@ -309,7 +309,9 @@ impl Arrivals {
     fn cover_quarantines(&mut self, mount: &mut MountOver<'_>) -> io::Result<()> {
         let watches = Arc::clone(&self.watches);
         for (number, watch) in watches.iter().enumerate() {
-            let Some(store) = watch.store.get().filter(|_| !self.covered.contains(&number)) else { continue };
+            let Some(store) = watch.later.store.get().filter(|_| !self.covered.contains(&number)) else {
+                continue;
+            };
             let empty = PathBuf::from(beside());
             let Ok(made) = watch.make_empty(empty.as_os_str()) else { continue };
             let at = |path: &Path| watch.list.tree.join(path);
@@ -588,7 +590,7 @@ impl Arrivals {
         if let Some(placeholder) = placeholder {
             let from = node.path.clone();
             let exchanged = Exchanged { from, to, placeholder, is_resumed: false };
-            watch.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
+            watch.later.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
         }
         (!is_given_back).then(|| Leftover { path: watch.list.tree.join(&node.path), moved: Ok(moved) })
     }

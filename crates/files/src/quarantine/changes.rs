@@ -44,7 +44,7 @@ impl Watch {
     /// # Errors
     /// Returns the error that prevents an answer, such as `EINVAL` for a file system without leases.
     pub(super) fn has_writer(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> io::Result<bool> {
-        match self.has_writer.get().filter(|_| kind(stat) == SFlag::S_IFREG) {
+        match self.later.has_writer.get().filter(|_| kind(stat) == SFlag::S_IFREG) {
             Some(has_writer) => has_writer(open_file(dir, name)?),
             None => Ok(false),
         }
@@ -55,7 +55,7 @@ impl Watch {
     pub(super) fn may_have_writer(&self, stat: &FileStat) -> bool {
         let caller = geteuid();
         let is_anothers = !caller.is_root() && stat.st_uid != caller.as_raw();
-        let goes_on = || self.others.get().is_none_or(|[going_on, _]| going_on.are_any());
+        let goes_on = || self.later.others.get().is_none_or(|[going_on, _]| going_on.are_any());
         self.may_have_changed(stat) && (!is_anothers || goes_on())
     }
 

@@ -76,7 +76,7 @@ impl Watch {
             let (from, to) = (item.from.clone(), item.to.clone());
             Some(Exchanged { from, to, placeholder: item.placeholder?, is_resumed: true })
         });
-        self.exchanged.lock().unwrap_or_else(PoisonError::into_inner).extend(exchanged);
+        self.later.exchanged.lock().unwrap_or_else(PoisonError::into_inner).extend(exchanged);
         all.split_off(known)
     }
 
@@ -99,14 +99,15 @@ impl Watch {
         let (tree, from, beside) = (self.list.tree.clone(), from.to_path_buf(), beside.to_path_buf());
         let noted = self.state_of_run.note_intent(&Intent { tree, from, beside, placeholder });
         if let Err(error) = noted {
-            let _ = self.unlisted.set(format!("`{}`: {error}", self.list.tree.display()));
+            let _ = self.later.unlisted.set(format!("`{}`: {error}", self.list.tree.display()));
         }
     }
 
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what appeared
     /// in the directories, and the repositories that could not be put back.
     pub(super) fn settle_exchanged(&self) -> Vec<Leftover> {
-        let exchanged = std::mem::take(&mut *self.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
+        let exchanged =
+            std::mem::take(&mut *self.later.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
         let mut all = Vec::new();
         // The last first: it may lie in another one.
         for item in exchanged.iter().rev() {
@@ -149,7 +150,7 @@ impl Watch {
         self.note_intent(&item.from, &way, item.placeholder);
         let renamed = self.above(&item.to).and_then(|from| rename(from.as_fd(), last, tree, way.as_os_str()));
         renamed.map_err(|_| item.to.clone())?;
-        let store = self.store.get();
+        let store = self.later.store.get();
         if let Some(store) = store {
             store.give_back(&item.to);
         }

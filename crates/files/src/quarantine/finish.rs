@@ -20,7 +20,7 @@ pub fn finish_until<'a>(
     share_trees(&watches);
     for watch in &watches {
         watch.find_others();
-        let _ = watch.has_writer.set(has_writer);
+        let _ = watch.later.has_writer.set(has_writer);
     }
     watches.iter().for_each(|watch| watch.open_tree());
     let mut told = Leftovers::default();
@@ -71,9 +71,9 @@ pub fn finish_until<'a>(
     }
     watches.iter().for_each(|watch| watch.close_again());
     told.is_cut = is_over();
-    told.unlisted = watches
-        .iter()
-        .find_map(|watch| watch.unlisted.get().cloned().or_else(|| watch.store.get()?.unlisted()));
+    told.unlisted = watches.iter().find_map(|watch| {
+        watch.later.unlisted.get().cloned().or_else(|| watch.later.store.get()?.unlisted())
+    });
     told
 }
 
@@ -121,6 +121,6 @@ pub(super) fn share_trees(watches: &[&Watch]) {
     let trees = watches.iter().filter_map(|it| Some((it.list.tree.clone(), it.tree.try_clone().ok()?)));
     let trees: Arc<[_]> = trees.collect();
     for watch in watches {
-        let _ = watch.trees.set(Arc::clone(&trees));
+        let _ = watch.later.trees.set(Arc::clone(&trees));
     }
 }

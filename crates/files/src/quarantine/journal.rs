@@ -13,7 +13,7 @@ use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
@@ -21,7 +21,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::additions::{Added, Additions, LONGEST};
-use super::descriptors::{FileId, ReopenedDirs};
+use super::descriptors::FileId;
 use super::finish::{finish_until, share_trees};
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
@@ -29,8 +29,8 @@ use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{NotedHashes, Times};
 use super::{
-    Beside, FurtherDown, HasWriter, Item, Leftover, Leftovers, MissingName, OtherRuns, StateOfRun, Watch,
-    WatchList,
+    Beside, FurtherDown, HasWriter, Item, Later, Leftover, Leftovers, MissingName, OtherRuns, StateOfRun,
+    Watch, WatchList,
 };
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
@@ -108,7 +108,6 @@ impl Entry {
         Watch {
             list,
             tree,
-            trees: OnceLock::new(),
             pointers: self.pointers,
             contents,
             modes: self.modes,
@@ -117,17 +116,9 @@ impl Entry {
             state_of_run: state_of_run.clone(),
             since: self.since,
             beside: Vec::new(),
-            unsettled_since: OnceLock::new(),
             times: Times::start(),
             noted: self.noted.into(),
-            others: OnceLock::new(),
-            has_writer: OnceLock::new(),
-            paths: Mutex::default(),
-            store: OnceLock::new(),
-            journal: OnceLock::new(),
-            unlisted: OnceLock::new(),
-            exchanged: Mutex::default(),
-            reopened: ReopenedDirs::default(),
+            later: Later::default(),
         }
     }
 }
@@ -166,7 +157,7 @@ impl Journal {
         }
         let additions = Arc::new(Additions::new(lock.try_clone()?));
         for watch in watches {
-            let _ = watch.journal.set(Arc::clone(&additions));
+            let _ = watch.later.journal.set(Arc::clone(&additions));
         }
         Ok(Self { path, lock })
     }
@@ -200,7 +191,7 @@ impl Journal {
 /// Returns errors of write(2), and `FileTooLarge` if the journal could not be read then.
 pub(super) fn add_noted(watches: &[Watch]) -> io::Result<()> {
     let noted: Vec<_> = watches.iter().map(|watch| watch.noted.hashes()).collect();
-    match watches.first().and_then(|watch| watch.journal.get()) {
+    match watches.first().and_then(|watch| watch.later.journal.get()) {
         Some(journal) if !noted.iter().all(NotedHashes::is_empty) => journal.add(&Added::Noted(noted)),
         _ => Ok(()),
     }
@@ -621,7 +612,7 @@ impl Watch {
     /// Returns errors of writing to the journal. If exeat is killed then, what the stage makes there stays.
     pub fn note_free(&self, name: &Path) -> io::Result<()> {
         let added = Added::Free(self.list.tree.join(name));
-        self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
+        self.later.journal.get().map_or(Ok(()), |journal| journal.add(&added))
     }
 
     /// Notes in the journal that the earlier file has such a name again.
@@ -630,7 +621,7 @@ impl Watch {
     /// Returns errors of writing to the journal. If exeat is killed then, the next start moves the file aside.
     pub fn note_put_back(&self, name: &Path) -> io::Result<()> {
         let added = Added::PutBack(self.list.tree.join(name));
-        self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
+        self.later.journal.get().map_or(Ok(()), |journal| journal.add(&added))
     }
 
     /// Finds what the stages of other runs have made by now.
@@ -640,8 +631,8 @@ impl Watch {
         let [going_on, _] = &others;
         let will_judge =
             |it: &Beside| going_on.runs.contains(&it.run) && self.list.tree.starts_with(&it.tree);
-        let _ = self.unsettled_since.set(self.earliest(|it| !will_judge(it)));
-        let _ = self.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
+        let _ = self.later.unsettled_since.set(self.earliest(|it| !will_judge(it)));
+        let _ = self.later.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
     }
 
     /// Returns the earliest time of a change by this stage, or by those of the runs beside it that count.
@@ -652,7 +643,7 @@ impl Watch {
 
     /// Returns the earliest time of a change that this run judges.
     pub(super) fn changed_since(&self) -> SystemTime {
-        self.unsettled_since.get().copied().unwrap_or_else(|| self.earliest(|_| true))
+        self.later.unsettled_since.get().copied().unwrap_or_else(|| self.earliest(|_| true))
     }
 
     /// Starts a watch on each tree. A directory that a stage of another live run may have opened to other users counts as it was before

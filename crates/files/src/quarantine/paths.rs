@@ -40,7 +40,7 @@ impl Watch {
         watches: &[&Self],
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
-        let mut room = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = self.later.paths.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
         for git in dirs.into_iter().take_while(|_| !is_over()) {
             found.extend(self.settle_paths_by(MAX_ENTRIES, git, &mut room, is_over));

@@ -107,7 +107,7 @@ impl Watch {
             let dir = place.strip_prefix(path).ok().and_then(|below| open_beneath(tree, below).ok());
             dir.is_some_and(|dir| leads_back(dir.as_fd(), &place, &git).unwrap_or(false))
         };
-        let trees = self.trees.get();
+        let trees = self.later.trees.get();
         is_plain && is_in_outer && trees.is_some_and(|trees| trees.iter().any(leads_back_in))
     }
 

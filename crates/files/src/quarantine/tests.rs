@@ -230,7 +230,7 @@ fn a_file_that_is_replaced_while_it_is_judged_is_judged_again() {
     let root = scratch("again");
     let tree = root.join("tree");
     let watch = watch(&root);
-    watch.has_writer.set(|_| Ok(false)).unwrap();
+    watch.later.has_writer.set(|_| Ok(false)).unwrap();
     let looks = std::cell::Cell::new(0);
     let settle = |rights: usize| {
         looks.set(0);
