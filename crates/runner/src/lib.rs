@@ -93,6 +93,7 @@ pub use cache::{PrivateCache, PrivateCaches};
 pub use caller::{machine_name, user_name};
 pub use ended::{Ended, Reached, Stopped, StoppedHow};
 pub use environment::{DroppedVariable, Environment, Variable, VariableReason, environment};
+pub use error::faults::{HostPortFault, LimitFault, OwnPath, WordFault};
 pub use error::{Error, RunLost};
 pub use exeat_compose::{
     AuthError, EnvRule, Fault, FileState, Position, Site, read_credentials_file, read_credentials_variable,
