@@ -23,6 +23,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("cli::identity", identity);
     list.bridges("cli::files_of_the_stage", files);
     list.bridges("cli::minimal_view", minimal_view);
+    list.once("cli::a_hint_of_a_minimal_view_is_one_that_works", a_hint_of_a_minimal_view_is_one_that_works);
     list.users("cli::cache_persists", cache_persists);
     list.users("cli::proxy_alone", proxy_alone);
     list.once("cli::proxy_on_a_free_port", free_port);
@@ -171,6 +172,17 @@ fn temporary(cx: &Cx) {
     let found = cx.sh(&[], look).run();
     assert!(!found.exits(0).stdout().contains("file"), "{found:?}");
     live.wait().exits(0).prints("ready\nmine\n");
+    // A stage of an earlier run may have left a link.
+    let linked = cx.home().join("linked");
+    fs::create_dir(&linked).expect("a directory");
+    let user = cx.outside(["id", "-u"]).run().exits(0).stdout();
+    std::os::unix::fs::symlink("/nowhere", linked.join(format!("exeat-{}", user.trim()))).expect("a link");
+    cx.bench().give(&linked, cx.is_root());
+    let done = cx.sh(&[], "df -t tmpfs /tmp >/dev/null").env("TMPDIR", linked.to_str().expect("ASCII")).run();
+    done.exits(0);
+    if !cx.is_root() {
+        done.says("TMPDIR has something that is not a directory at");
+    }
     // With a size limit the files are in memory, and also if TMPDIR is shared or missing.
     assert_eq!(place(&run(&["--set", "limits.tmpfs_size=1MiB"], &dir)).as_deref(), Some("1"));
     for dir in ["/tmp", "/var/tmp", "/nowhere/at/all", "relative"] {
@@ -378,6 +390,29 @@ fn minimal_view(cx: &Cx) {
     cx.exeat(["run", "--fs", "minimal", "--rw", here, "--", "./small"]).run().exits(7);
     cx.exeat(["run", "--fs", "minimal", "--", "./small"]).run().exits(127);
     cx.exeat(["run", "--fs", "minimal", "--", "/bin/sh", "-c", "true"]).run().exits(127);
+}
+
+/// A flag alone would be refused by the declaration, whose refusal would ask for another flag.
+fn a_hint_of_a_minimal_view_is_one_that_works(cx: &Cx) {
+    let hint = |words: &[&str], code: u8| {
+        let done = cx.exeat([&["run", "--fs", "minimal"], words, &["--", "/bin/true"]].concat()).run();
+        done.exits(code.into());
+        let said = done.stderr().to_owned();
+        said.split_once(", and this needs ").map(|(_, hint)| hint.trim().to_owned()).unwrap_or_default()
+    };
+    let mut declared = r#"{"effect":"FsRead","path":"/srv"}"#.to_owned();
+    let alone = hint(&["--effects", &format!("[{declared}]")], 127);
+    let effects = alone.strip_suffix(" in --effects").expect("no flag helps");
+    declared = format!("[{declared}, {effects}]");
+    assert_eq!(hint(&["--effects", &declared], 0), "");
+    // What is granted and not declared takes both.
+    let both = hint(&["--effects", r#"{"effect":"FsRead","path":"/srv"}"#, "--ro", "/srv"], 127);
+    let (flags, effects) = both.split_once(" and ").expect("flags and effects");
+    let effects = effects.strip_suffix(" in --effects").expect("effects");
+    let declared = format!(r#"[{{"effect":"FsRead","path":"/srv"}}, {effects}]"#);
+    let words: Vec<&str> =
+        ["--effects", &declared, "--ro", "/srv"].into_iter().chain(flags.split(' ')).collect();
+    assert_eq!(hint(&words, 0), "");
 }
 
 /// K21: the cache belongs to exeat and this directory, and is never the host's.

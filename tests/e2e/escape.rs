@@ -9,6 +9,7 @@ mod agents;
 mod back_ends;
 mod bare_repository;
 mod bridge_socket;
+mod by_map;
 mod cache_links;
 mod capabilities;
 mod closed_directories;
@@ -102,6 +103,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_closed::cases(list);
     git_again::cases(list);
     git_files::cases(list);
+    by_map::cases(list);
     git_further::cases(list);
     git_hooks::cases(list);
     git_tracked::cases(list);

@@ -46,12 +46,16 @@ fn main() -> ExitCode {
                 let _ = error.print();
                 return Exit::Yes.end();
             }
+            let alone = args::spoken(&error);
+            let (refusal, is_alone) = run::refusal_of_all(&words, error);
             if is_json() {
-                stdio::say_json(&run::refusal(&error).json(Exit::BadInput));
+                stdio::say_json(&refusal.json(Exit::BadInput));
+            } else if is_alone {
+                stdio::write_stderr(&alone);
             } else {
-                stdio::write_stderr(&args::spoken(&error));
+                stdio::write_stderr(&refusal.report(Paint::new(args::ColorWhen::Auto, &std::io::stderr())));
             }
-            run::refused(&error);
+            run::refused(&refusal);
             return Exit::BadInput.end();
         }
     };

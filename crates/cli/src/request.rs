@@ -9,9 +9,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use exeat_compose::{
-    Composed, EnvRule, Machine, NextHop, PROJECT_FILE, PolicyRequest, compose_for_run, descriptor_not_open,
+    Composed, EnvRule, Fault, Machine, NextHop, PROJECT_FILE, PolicyRequest, compose_for_run,
+    descriptor_not_open,
 };
 use exeat_files::request::Bind;
+use exeat_policy::file::WrittenName;
 use exeat_policy::{Cache, View, printable, shell_word};
 use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_runner::discover::Clients;
@@ -104,33 +106,12 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
         return Err(Failure::input(format!("`{shown}` is a lock, and stands where COMMAND does"))
             .hint(format!("probably meant: --locked={}", exeat_policy::shell_word(&shown))));
     }
-    let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
-    let mut policy = PolicyRequest {
-        via: args.via.is_some(),
-        lock: args.locked,
-        stage: args.stage,
-        view: args.fs.map(View::from),
-        allow_write: exeat_compose::names_to_write(&args.allow_write, "--allow-write")?,
-        env: args.env.iter().cloned().map(rule).collect(),
-        limits: args.limits.into(),
-        ..args.policy.request()
-    };
-    policy.sandbox.backend = args.backend;
-    for bind in &args.ro {
-        policy.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
-    }
+    let policy = policy_of(&args, &machine)?;
     // A stage that cannot change the working directory gets no persistent cache either, unless one is requested.
     let is_cwd = |bind: &Bind| {
         bind.guest == machine.cwd && machine.links().walk(&bind.host).is_ok_and(|end| end.real == machine.cwd)
     };
     let is_read_only = policy.ro.iter().any(is_cwd);
-    for bind in &args.rw {
-        policy.rw.push(machine.place_bind(bind, &machine.base).map_err(here("--rw"))?);
-    }
-    for path in &args.mask {
-        policy.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
-    }
-    check_labels(&args.labels)?;
     let mut composed = compose_for_run(&policy, &machine, &Clients { say: &say(args.quiet) })?;
     let told = loopback::note(&composed.policy, &composed.host_ports).filter(|_| args.via.is_none());
     composed.notes.extend(told);
@@ -155,6 +136,54 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<RunRequest, Failure
             ..Request::from_composed(composed, machine)?
         },
     })
+}
+
+/// Takes what the flags say about the policy. Fails with every fault in their values.
+pub(crate) fn policy_of(args: &RunArgs, machine: &Machine) -> Result<PolicyRequest, Failure> {
+    let mut faults = Vec::new();
+    let mut policy = PolicyRequest {
+        via: args.via.is_some(),
+        lock: args.locked.clone(),
+        stage: args.stage.clone(),
+        view: args.fs.map(View::from),
+        env: args.env.iter().cloned().map(rule).collect(),
+        limits: args.limits.clone().into(),
+        ..args.policy.request()
+    };
+    policy.sandbox.backend = args.backend;
+    let mut keep = |flag: &str, fault: Fault| faults.push((flag.to_owned(), fault));
+    match exeat_compose::names_to_write(&written(&args.allow_write), "--allow-write") {
+        Ok(names) => policy.allow_write = names,
+        Err(fault) => keep("--allow-write", fault),
+    }
+    let no_place = |flag: &str, error| Fault::input(flag).because(error);
+    for (flag, binds, list) in [("--ro", &args.ro, &mut policy.ro), ("--rw", &args.rw, &mut policy.rw)] {
+        for bind in binds {
+            match machine.place_bind(bind, &machine.base) {
+                Ok(bind) => list.push(bind),
+                Err(error) => keep(flag, no_place(flag, error)),
+            }
+        }
+    }
+    for path in &args.mask {
+        match machine.place(path, &machine.base) {
+            Ok(path) => policy.mask.push(path),
+            Err(error) => keep("--mask", no_place("--mask", error)),
+        }
+    }
+    if let Err(Failure::Fault(fault)) = check_labels(&args.labels) {
+        keep("--label", fault);
+    }
+    faults.extend(exeat_compose::flag_faults(&policy));
+    match exeat_compose::join_faults(faults) {
+        Some(fault) => Err(fault.into()),
+        None => Ok(policy),
+    }
+}
+
+/// Returns values of a flag as names of a policy file.
+fn written(names: &[String]) -> Vec<WrittenName> {
+    names.iter().map(|name| WrittenName { name: name.clone(), line: None }).collect()
 }
 
 /// Creates the request whose environment `exeat env` prints: a run with these options and any command.

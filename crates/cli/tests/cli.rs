@@ -160,9 +160,10 @@ fn faults_are_json_where_json_is_asked_for() {
     assert_eq!(flag["meant"], "--allow");
     let [path] =
         faults(&["run", "--format", "json", "--ro", "nothing-here", "--", "true"], 2).try_into().unwrap();
+    let missing = home.0.join("nothing-here");
     assert_eq!(
-        path["step"],
-        format!("cannot use the read-only path `{}`", home.0.join("nothing-here").display())
+        (&path["file"], &path["error"]),
+        (&"--ro".into(), &format!("there is no `{}` to show read-only", missing.display()).into())
     );
     assert!(path["hint"].as_str().unwrap().starts_with("check the path"), "{path}");
     let [word] = faults(&["run", "--format", "json", "--", ""], 2).try_into().unwrap();
@@ -225,27 +226,102 @@ fn an_unnamed_project_file_is_reported_and_not_used() {
     assert_eq!(out, "allow  a.example:443  a.example (.exeat.toml:2)\n");
 }
 
-/// The runner does not know the policy's file and line.
+/// The runner does not know file and line, and would name one at a time.
 #[test]
-fn a_path_of_a_policy_that_is_missing_is_named_with_its_line() {
+fn paths_that_are_missing_are_named_at_once_with_their_places() {
     let home = Home::new();
-    home.file("p.toml", "schema = 1\n[fs]\nro = [\"/usr:/data\"]\nrw = [\n  \"out\",\n  \"more\",\n]\n");
-    let words = ["run", "--dry-run", "--policy", "p.toml", "--", "true"];
+    home.file("p.toml", "schema = 1\n[fs]\nro = [\"/usr:/data\", \"in\"]\nrw = [\n  \"out\",\n]\n");
+    let effects = |path: &str| {
+        format!(
+            "[{{\"effect\": \"FsRead\", \"path\": \"{path}/a\"}},\n{{\"effect\": \"FsWrite\", \"path\": \"{path}/b\"}}]"
+        )
+    };
+    let place = home.0.display().to_string();
+    home.file("e.json", &effects(&place));
+    let words =
+        ["run", "--dry-run", "--policy", "p.toml", "--effects", "e.json", "--rw", "more", "--", "true"];
     let (code, out, said) = home.run(&words);
-    let place = home.0.display();
     let expect = format!(
-        "exeat: error: p.toml:5: there is no `{place}/out` for `rw` to show, nor `{place}/more`\n  hint: mkdir -p {place}/out; or leave it out\n"
+        "exeat: error: p.toml:3: there is no `{place}/in` to show read-only (`ro`)\n\
+         p.toml:5: there is no `{place}/out` to show writable (`rw`)\n\
+         --rw: there is no `{place}/more` to show writable\n\
+         e.json:1: there is no `{place}/a` to show read-only (`FsRead`)\n\
+         e.json:2: there is no `{place}/b` to show writable (`FsWrite`)\n  \
+         hint: mkdir -p {place}/out {place}/more {place}/b makes what is to be writable; check what is read-only; or leave them out\n"
     );
     assert_eq!((code, out.as_str(), said), (2, "", expect));
-    fs::create_dir(home.0.join("out")).unwrap();
-    assert!(home.run(&words).2.contains("p.toml:6: there is no"), "the next one");
-    fs::create_dir(home.0.join("more")).unwrap();
-    assert_eq!(home.run(&words).0, 0);
+    let places = |of: &str| -> Vec<(String, Option<u64>)> {
+        let lines = of.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.map(|line| (line["file"].as_str().unwrap().to_owned(), line["line"].as_u64())).collect()
+    };
+    let json: Vec<&str> = ["run", "--format", "json"].into_iter().chain(words.into_iter().skip(1)).collect();
+    let named = [("p.toml", Some(3)), ("p.toml", Some(5)), ("--rw", None)];
+    let named = named.into_iter().chain([("e.json", Some(1)), ("e.json", Some(2))]);
+    let named: Vec<_> = named.map(|(file, line)| (file.to_owned(), line)).collect();
+    assert_eq!(places(&home.run(&json).2), named);
+    for missing in ["out", "more", "b"] {
+        fs::create_dir(home.0.join(missing)).unwrap();
+    }
+    let (_, _, said) = home.run(&words);
+    assert!(said.contains("`ro`)\ne.json:1") && said.contains("hint: check the paths; or leave"), "{said}");
+    for missing in ["in", "a"] {
+        fs::create_dir(home.0.join(missing)).unwrap();
+    }
+    assert!(home.run(&words).2.contains("nothing shows it"), "the next fault");
+    // A stage that can do without has no fault, also if nothing but its declaration grants.
+    fs::remove_dir(home.0.join("b")).unwrap();
+    let narrow = ["--set", "effects.on_excess=narrow", "--", "true"];
+    let narrow: Vec<_> = ["run", "--dry-run", "--effects", "e.json"].into_iter().chain(narrow).collect();
+    let (code, _, said) = home.run(&narrow);
+    assert!(code == 0 && said.contains("left out: ") && said.contains("/b`"), "{said}");
     // A command that only decides about hosts does not need the path.
-    fs::remove_dir(home.0.join("more")).unwrap();
     assert_eq!(home.run(&["check", "--policy", "p.toml", "a.example"]).0, 1);
-    let (code, _, said) = home.run(&["run", "--rw", "absent", "--", "true"]);
-    assert!(code == 2 && said.contains(&format!("hint: mkdir -p {place}/absent")), "{said}");
+    fs::remove_dir(home.0.join("out")).unwrap();
+    assert_eq!(home.run(&["check", "--policy", "p.toml", "a.example"]).0, 1);
+}
+
+/// A program finds each fault where a person reads it.
+#[test]
+fn faults_of_files_have_their_places_as_fields_too() {
+    type Place<'a> = (&'a str, Option<u64>);
+    let home = Home::new();
+    let allow = "schema = 1\n[fs]\nallow_write = [\n  \".vscod\",\n  \".git\",\n  \"nothing\",\n]\n";
+    home.file("allow.toml", allow);
+    home.file("preset.toml", "schema = 1\n[network]\npresets = [\"npn\"]\n");
+    home.file("other.toml", "schema = 1\n[fs]\nview = \"host\"\n");
+    home.file("view.toml", "schema = 1\n[fs]\nview = \"minimal\"\n");
+    fs::write(home.0.join("bytes.toml"), b"schema = 1\n\xff\n").unwrap();
+    let both = ["--policy", "other.toml", "--policy", "view.toml"];
+    let cases: [(&[&str], &[Place<'_>]); 5] = [
+        (&["--policy", "allow.toml"], &[("allow.toml", Some(4)), ("allow.toml", Some(6))]),
+        (&["--ceiling", "allow.toml"], &[("allow.toml", Some(4)), ("allow.toml", Some(6))]),
+        (&["--policy", "preset.toml"], &[("preset.toml", Some(3))]),
+        (&["--policy", "bytes.toml"], &[("bytes.toml", Some(2))]),
+        (&both, &[("other.toml", None), ("view.toml", None)]),
+    ];
+    for (words, expected) in cases {
+        let run = |format: &[&str]| home.run(&[&["run"], format, words, &["--", "true"]].concat());
+        let (code, _, said) = run(&["--format", "json", "--result", "r.json"]);
+        let result = fs::read_to_string(home.0.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+        let lines = said.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let of_result = result["faults"].as_array().unwrap();
+        let place = |it: &serde_json::Value| (it["file"].as_str().unwrap().to_owned(), it["line"].as_u64());
+        let expected: Vec<_> = expected.iter().map(|(file, line)| ((*file).to_owned(), *line)).collect();
+        assert_eq!(
+            (code, lines.map(|it| place(&it)).collect::<Vec<_>>()),
+            (2, expected.clone()),
+            "{words:?}"
+        );
+        assert_eq!(of_result.iter().map(place).collect::<Vec<_>>(), expected, "{words:?}");
+        let (_, _, text) = run(&[]);
+        for (file, line) in expected {
+            let at = line.map_or(file.clone(), |line| format!("{file}:{line}:"));
+            assert!(text.contains(&at), "{words:?}: {text}");
+        }
+    }
+    let (_, _, text) = home.run(&["run", "--policy", "allow.toml", "--", "true"]);
+    assert!(text.contains("= probably meant: .vscode\n") && text.contains("  hint: docs/files.md"), "{text}");
 }
 
 #[test]

@@ -186,6 +186,52 @@ fn reports_a_mistake_in_an_argument_with_its_fix() {
             (&["audit", "summary"], 2, "`exeat run` writes one"),
         ],
     );
+    // One round is enough for all of them, whoever finds them.
+    let words = [
+        ["--timeout", "1"],
+        ["--memory", "x"],
+        ["--allow", "a..b"],
+        ["--allow", "*x.example"],
+        ["-p", "pipy"],
+        ["--allow-write", "foo"],
+        ["--set", "network.ehc=x"],
+    ];
+    let said_of = |format: &[&str]| {
+        let (code, _, said) =
+            home.run(&[&["run"], format, words.concat().as_slice(), &["--", "true"]].concat());
+        assert_eq!(code, 2, "{said}");
+        said
+    };
+    let said = said_of(&[]);
+    for fault in [
+        "for '--timeout",
+        "for '--memory",
+        "--allow: `a..b`",
+        "--allow: `*x.example`",
+        "--preset: there is no",
+    ] {
+        assert_eq!(said.matches(fault).count(), 1, "{fault}: {said}");
+    }
+    assert!(
+        said.contains("--allow-write: `foo`") && said.contains("--set:1:9: there is no key `ehc`"),
+        "{said}"
+    );
+    assert!(
+        said.contains("= probably meant: pypi\n") && said.contains("= probably meant: --allow a.b\n"),
+        "{said}"
+    );
+    let flags: Vec<_> = said_of(&["--format", "json", "--result", "r.json"])
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["file"].clone())
+        .collect();
+    let expected = ["--timeout", "--memory", "--allow-write", "--allow", "--allow", "--preset", "--set"];
+    assert_eq!(flags, expected);
+    let result = std::fs::read_to_string(home.0.join("r.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["faults"].as_array().unwrap().len(), expected.len());
+    // A flag that clap does not know ends the search, and what follows it may be the command's.
+    let (_, _, said) = home.run(&["run", "--timeout", "1", "--strange", "--memory", "x", "--", "true"]);
+    assert!(said.contains("--strange") && !said.contains("--memory"), "{said}");
     let (_, _, said) = home.run(&["run", "--allow-write", "foo", "--", "true"]);
     assert!(said.contains("docs/files.md lists the protected names"), "no name is near: {said}");
     let (_, _, said) = home.run(&["check", "--policy", "nope", "--format", "json", "a.example"]);

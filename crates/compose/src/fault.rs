@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use exeat_policy::printable;
+
 /// An error that prevents composing. The message is lower case without a full stop, and quotes the user's text in backticks.
 #[derive(Debug)]
 pub struct Fault {
@@ -35,6 +37,26 @@ pub struct Position {
     pub meant: Option<String>,
 }
 
+/// Positions that one message shows. The others are counted, and programs get them.
+const MAX_SHOWN: usize = 20;
+
+impl Position {
+    /// Creates the position of an error in a flag, or in a line of a file.
+    pub fn new(file: impl Into<String>, line: Option<u32>, error: impl Into<String>) -> Self {
+        Self { file: file.into(), line, column: None, error: error.into(), meant: None }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&self.file))?;
+        for number in [self.line, self.column].into_iter().flatten() {
+            write!(f, ":{number}")?;
+        }
+        write!(f, ": {}", self.error)
+    }
+}
+
 impl Fault {
     /// Creates an error in the user's input.
     pub fn input(message: impl Into<String>) -> Self {
@@ -46,6 +68,23 @@ impl Fault {
             meant: None,
             places: Vec::new(),
         }
+    }
+
+    /// Creates an error at each of these positions: the message has a line for each, as fields have it for programs.
+    pub fn at_each(places: Vec<Position>) -> Self {
+        if let [place] = places.as_slice() {
+            let meant = place.meant.as_ref().map(|meant| format!("probably meant: {meant}"));
+            return Self { hint: meant, ..Self::input(place.to_string()).at(places) };
+        }
+        let line = |place: &Position| match &place.meant {
+            Some(meant) => format!("{place}\n  = probably meant: {meant}"),
+            None => place.to_string(),
+        };
+        let mut lines: Vec<String> = places.iter().take(MAX_SHOWN).map(line).collect();
+        if let Some(more) = places.len().checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
+            lines.push(format!("... and {more} more"));
+        }
+        Self::input(lines.join("\n")).at(places)
     }
 
     /// Creates an error for an operation that failed on this machine.

@@ -6,7 +6,7 @@ use exeat_policy::{
     StoredPolicy, Terms, printable,
 };
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Position};
 use crate::named::{LoadedFile, groups};
 use crate::request::PolicyRequest;
 
@@ -106,8 +106,11 @@ pub(crate) fn terms(
     let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
     let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
     let forbidden = |what: &str, by: Option<&LoadedFile>, ceiling: &LoadedFile| {
-        let by = by.map(|file| format!("{}: ", file.shown)).unwrap_or_default();
-        Fault::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
+        let why = format!("{what} is forbidden by the ceiling {}", ceiling.shown);
+        match by {
+            Some(file) => Fault::at_each(vec![Position::new(&file.shown, None, why)]),
+            None => Fault::input(why),
+        }
     };
 
     let own = args.layers.as_ref().map(|layers| layers.terms).unwrap_or_default();
@@ -145,14 +148,16 @@ pub(crate) fn backend(
         let Some(only) = file.sandbox.backend.filter(is_one) else { continue };
         match chosen.filter(|(name, _)| is_one(name)) {
             Some((name, by)) if name != only => {
-                let by = by.map(|file| format!("{file}: ")).unwrap_or_default();
                 let (name, only) = (name.as_str(), only.as_str());
                 let why = format!(
-                    "{by}the back end `{name}` is forbidden by the ceiling {shown}, which permits `{only}`"
+                    "the back end `{name}` is forbidden by the ceiling {shown}, which permits `{only}`"
                 );
                 // No flag helps where two ceilings differ.
                 let asks = wanted.is_some_and(|(name, _)| is_one(&name));
-                let fault = Fault::input(why);
+                let fault = match by {
+                    Some(file) => Fault::at_each(vec![Position::new(file, None, why)]),
+                    None => Fault::input(why),
+                };
                 return Err(if asks { fault.hint(format!("--backend {only}")) } else { fault });
             }
             Some(_) => {}

@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod credentials;
+mod declaration;
 mod fault;
 mod file_state;
+mod flags;
 mod layers;
 mod load;
 mod machine;
@@ -24,6 +26,7 @@ mod via;
 pub use credentials::{AuthError, read_credentials_file, read_credentials_variable};
 pub use fault::{Fault, Position};
 pub use file_state::FileState;
+pub use flags::{flag_faults, join_faults};
 pub use load::{Composed, compose, compose_for_run, read_unnamed};
 pub use machine::{Calls, Machine, PlaceError, descriptor_not_open};
 pub use named::{PROJECT_FILE, parse, preset_fault};

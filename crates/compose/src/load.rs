@@ -2,20 +2,21 @@
 
 use std::path::Path;
 
-use exeat_files::fault::{Excess, excess_hint, excess_message};
-use exeat_files::request::{Bounds, Declared, Files};
-use exeat_policy::file::{self, PathSpec, SandboxSection, UpstreamSection};
+use exeat_files::fault::{excess_hint, excess_message};
+use exeat_files::request::{Bounds, Files};
+use exeat_policy::file::{self, SandboxSection, UpstreamSection};
 use exeat_policy::{
-    Action, Cache, EffectKind, EffectSet, Home, HostPort, Limit, Limits, Lint, Mode, Note, OnExcess, Origin,
-    Policy, PolicyBuilder, Remark, Role, RuleError, RuleFault, StoredPolicy, TlsCheck, shell_word,
+    Action, Cache, EffectKind, Home, HostPort, Limit, Limits, Lint, Mode, Note, Origin, Policy,
+    PolicyBuilder, Remark, Role, RuleError, RuleFault, StoredPolicy, TlsCheck, shell_word,
 };
 use exeat_record::{Source, SourceRole, today};
 
 use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
+use crate::flags::{flag_faults, join_faults};
 use crate::layers::{self, StoredLayers, UpperLayers, kinds_beyond, terms};
 use crate::machine::Machine;
-use crate::named::{INLINE, LoadedFile, from_file, place_error};
+use crate::named::{LoadedFile, from_file};
 use crate::reading::Reading;
 use crate::request::{EnvRule, PolicyRequest, Site};
 use crate::services::Services;
@@ -122,6 +123,9 @@ pub fn compose_for_run<S: Services>(
     machine: &Machine,
     services: &S,
 ) -> Result<Composed, S::Error> {
+    if let Some(fault) = join_faults(flag_faults(args)) {
+        return Err(fault.into());
+    }
     let mut reading = Reading::new(machine);
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
         return Err(Fault::input("`-` stands twice, and stdin is read once").into());
@@ -135,8 +139,9 @@ pub fn compose_for_run<S: Services>(
     if args.via {
         via::refuse_files(&files, &ceilings)?;
     }
-    let effects = args.effects.as_ref().map(|effects| reading.effects(effects)).transpose()?;
-    let kinds = effects.as_ref().map(|effects| kinds_beyond(effects, &files, &ceilings));
+    let declaration = args.effects.as_ref().map(|effects| reading.effects(effects)).transpose()?;
+    let effects = declaration.as_ref().map(|declaration| &declaration.set);
+    let kinds = effects.map(|effects| kinds_beyond(effects, &files, &ceilings));
 
     let terms = terms(args, &files, &ceilings)?;
     let next_hop = upstream::next_hop(
@@ -181,14 +186,16 @@ pub fn compose_for_run<S: Services>(
     said.rw.extend_from_slice(&args.rw);
     said.mask.extend_from_slice(&args.mask);
     said.host_ports.extend(&args.host_port);
-    if let Some(effects) = &effects {
+    let declaration_grants = !(granted || of_files);
+    if let Some(effects) = effects {
         if !granted {
             grants.add_effects(effects);
         }
-        if !(granted || of_files) {
+        if declaration_grants {
             said.show(effects, machine)?;
         }
     }
+    said.name_places(args, declaration.as_ref(), machine)?;
 
     reading.notes.extend(lowered_limits(args.limits, &ceilings));
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
@@ -197,7 +204,7 @@ pub fn compose_for_run<S: Services>(
     let own = (whole.ceilings, whole.declared, whole.lock);
     let stored = StoredLayers::new(own, stored, effects.is_some(), args.lock.is_some())?;
     // Effects without grants are declared as well, so that a refusal names the declaration: no flag would help.
-    let above = UpperLayers { declared: effects.as_ref(), ceilings: &ceilings, stored, terms };
+    let above = UpperLayers { declared: effects, ceilings: &ceilings, stored, terms };
     if let Some(hop) = &next_hop {
         // This check comes before anything else is asked or started.
         services.check_upstream(&above.policy(PolicyBuilder::new(), None, Mode::Enforce)?, hop.target())?;
@@ -215,12 +222,15 @@ pub fn compose_for_run<S: Services>(
     let policy = above.policy(grants, lock, terms.mode)?;
     reading.notes.extend(lost_rules(&policy, &files_with_rules));
     let mut beyond = kinds.unwrap_or_default();
-    if let Some(effects) = &effects {
+    if let Some(effects) = effects {
         beyond.extend(reading.hosts_beyond(&policy, said.on_excess.unwrap_or_default(), effects));
     }
-    let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let declared = effects.as_ref().map(|effects| declared(effects, beyond, said.on_excess, machine));
-    let declared = declared.transpose()?;
+    let llm = effects.is_some_and(|effects| effects.has(EffectKind::Llm));
+    let who_grants = (granted, declaration_grants);
+    let declared = declaration
+        .as_ref()
+        .map(|declaration| declaration.place(beyond, said.on_excess, who_grants, args, machine))
+        .transpose()?;
     let (missing, stage_only) = (said.missing(), said.stage_only());
     let deciding = machine.take_deciding();
     reading.check_deciding(&deciding)?;
@@ -304,28 +314,11 @@ fn read_files(args: &PolicyRequest, reading: &mut Reading<'_>) -> Result<FilesRe
 }
 
 /// Whether `--set` turns this key on.
-fn is_set(args: &PolicyRequest, key: &str) -> bool {
+pub(crate) fn is_set(args: &PolicyRequest, key: &str) -> bool {
     let value = |set: &String| {
         set.split_once('=').filter(|(set, _)| set.trim() == key).map(|(_, value)| value.trim() == "true")
     };
     args.set.iter().filter_map(value).next_back() == Some(true)
-}
-
-/// Returns the paths that the effects declare, which bound what is granted, and what else is declared beyond that.
-fn declared(
-    effects: &EffectSet,
-    beyond: Vec<Excess>,
-    on_excess: Option<OnExcess>,
-    machine: &Machine,
-) -> Result<Declared, Fault> {
-    let place =
-        |path: &PathSpec| machine.place(path, &machine.base).map_err(|error| place_error(INLINE, error));
-    Ok(Declared {
-        read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
-        write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
-        narrow: on_excess == Some(OnExcess::Narrow),
-        beyond,
-    })
 }
 
 /// Reads the files that every run here reads without being told: the ceilings of this machine and this user, and the project's
@@ -420,7 +413,13 @@ fn lowered_limits(flags: Limits, ceilings: &[LoadedFile]) -> Vec<String> {
     flags.set().filter_map(lower).collect()
 }
 
-fn add(grants: &mut PolicyBuilder, flag: &str, rule: &str, action: Action, note: Note) -> Result<(), Fault> {
+pub(crate) fn add(
+    grants: &mut PolicyBuilder,
+    flag: &str,
+    rule: &str,
+    action: Action,
+    note: Note,
+) -> Result<(), Fault> {
     grants
         .add(rule, action, Origin::Flag { flag: flag.into() }, note)
         .map_err(|error| from_rule(flag, &error))

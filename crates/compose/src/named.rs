@@ -44,8 +44,13 @@ pub(crate) fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static
 
 /// Reports an unknown preset, with the place that names it.
 pub fn preset_fault(error: &PresetError, origin: Option<&Origin>) -> Fault {
-    let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
-    let failure = Fault::input(format!("{place}{error}"));
+    let failure = match origin {
+        Some(Origin::File { path, line }) => {
+            Fault::at_each(vec![Position::new(path, Some(*line), error.to_string())])
+        }
+        Some(origin) => Fault::input(format!("{origin}: {error}")),
+        None => Fault::input(error.to_string()),
+    };
     match error.suggestion() {
         Some(meant) => failure.hint(format!("probably meant: {meant}")),
         None if matches!(error, PresetError::Unknown { name, .. } if name == "auto") => {
@@ -69,6 +74,14 @@ pub(crate) fn from_file(error: FileError) -> Fault {
     Fault::input(error.to_string()).at(places.collect())
 }
 
-pub(crate) fn place_error(what: &str, error: PlaceError) -> Fault {
-    Fault::input(what).because(error)
+/// Reports a path in a file that has no place on this machine.
+pub(crate) fn place_error(file: &str, line: Option<u32>, key: &str, error: PlaceError) -> Fault {
+    Fault::at_each(vec![Position::new(file, line, format!("{key}: {error}"))])
+}
+
+/// Reports two files that say different things about what only one of them can set.
+pub(crate) fn differ(first: &str, second: &str, what: &str) -> Fault {
+    let message = format!("`{first}` and `{second}` differ about {what}");
+    let place = |file: &str| Position::new(file, None, message.clone());
+    Fault::input(message.clone()).at(vec![place(first), place(second)]).hint("leave it to one of the files")
 }

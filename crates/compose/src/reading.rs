@@ -17,7 +17,8 @@ use exeat_policy::{
 use exeat_record::{Source, SourceRole, sha256_hex, today};
 use nix::unistd::geteuid;
 
-use crate::fault::Fault;
+use crate::declaration::Declaration;
+use crate::fault::{Fault, Position};
 use crate::file_state::FileState;
 use crate::layers::UpperLayers;
 use crate::machine::Machine;
@@ -281,7 +282,8 @@ impl<'a> Reading<'a> {
             None => parse(&text, &shown, FileRole::Policy)?,
             Some(read) => {
                 let name = printable(&shown);
-                let mut policy = read.map_err(|error| Fault::input(format!("{name}: {error}")))?;
+                let mut policy = read
+                    .map_err(|error| Fault::at_each(vec![Position::new(&shown, None, error.to_string())]))?;
                 self.notes.push(format!(
                     "{name} is the policy of a record: its rules, without files, variables, limits, and where each rule stood"
                 ));
@@ -296,12 +298,8 @@ impl<'a> Reading<'a> {
 
     /// Parses `--set`: keys of a policy file that win over those of files.
     pub(crate) fn settings(&self, settings: &[String]) -> Result<Option<LoadedFile>, Fault> {
-        if settings.is_empty() {
-            return Ok(None);
-        }
-        let file = PolicyFile::parse_settings(settings, &|| preset::names().collect()).map_err(from_file)?;
         let base = self.machine.base.clone();
-        Ok(Some(LoadedFile { file, base, shown: SET.to_owned(), weak: false }))
+        Ok(settings_of(settings)?.map(|file| LoadedFile { file, base, shown: SET.to_owned(), weak: false }))
     }
 
     fn read_file(&mut self, path: &Path, role: FileRole) -> Result<LoadedFile, Fault> {
@@ -344,19 +342,21 @@ impl<'a> Reading<'a> {
         for entry in lock.entries_of(stage) {
             let text = entry.target.to_string();
             let origin = Origin::File { path: shown.clone(), line: entry.line };
-            rules
-                .add(&text, Action::Allow, origin, Note::default())
-                .map_err(|error| Fault::input(format!("{shown}:{}: {error}", entry.line)))?;
+            rules.add(&text, Action::Allow, origin, Note::default()).map_err(|error| {
+                Fault::at_each(vec![Position::new(&shown, Some(entry.line), error.to_string())])
+            })?;
         }
         self.note_source(SourceRole::Lock, &shown, &text);
         Ok((shown, rules))
     }
 
     /// Reads `--effects FILE|JSON`. Text that starts with `[` or `{` is JSON.
-    pub(crate) fn effects(&mut self, effects: &Effects) -> Result<EffectSet, Fault> {
+    pub(crate) fn effects(&mut self, effects: &Effects) -> Result<Declaration, Fault> {
         let argument = match effects {
             Effects::File(argument) => argument,
-            Effects::Set(set) => return Ok(set.clone()),
+            Effects::Set(set) => {
+                return Ok(Declaration { set: set.clone(), shown: INLINE.to_owned(), lines: Vec::new() });
+            }
         };
         let inline = argument.to_str().filter(|text| text.trim_start().starts_with(['[', '{']));
         let (text, shown) = if let Some(text) = inline {
@@ -366,9 +366,9 @@ impl<'a> Reading<'a> {
             let (text, _, shown) = read_policy("effects file", argument, self.machine)?;
             (text, shown)
         };
-        let set = EffectSet::parse(&text, &shown).map_err(from_file)?;
+        let (set, lines) = EffectSet::parse_with_lines(&text, &shown).map_err(from_file)?;
         self.note_source(SourceRole::Effects, &shown, &text);
-        Ok(set)
+        Ok(Declaration { set, shown, lines })
     }
 
     /// Adds the hosts of presets, asking package managers for their hosts.
@@ -486,6 +486,14 @@ impl<'a> Reading<'a> {
         }
         hosts.collect()
     }
+}
+
+/// Parses the keys of `--set`; `None` without any.
+pub(crate) fn settings_of(settings: &[String]) -> Result<Option<PolicyFile>, Fault> {
+    if settings.is_empty() {
+        return Ok(None);
+    }
+    PolicyFile::parse_settings(settings, &|| preset::names().collect()).map(Some).map_err(from_file)
 }
 
 /// Reports the directory where it cannot be entered, as after `sudo -u`, and otherwise the file.

@@ -4,18 +4,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_files::protected::{self, LetThrough, NoName};
+use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{Bind, Bounds, Files, WorkDir};
-use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection};
+use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, WrittenName};
 use exeat_policy::{BackendName, Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
 
-use crate::fault::Fault;
+use crate::declaration::Declaration;
+use crate::fault::{Fault, Position};
 use crate::machine::Machine;
-use crate::named::{LoadedFile, place_error};
-use crate::request::EnvRule;
-
-/// Missing paths of a policy that are named beside the first one.
-const MOST_MISSING: usize = 5;
+use crate::named::{INLINE, LoadedFile, differ, place_error};
+use crate::request::{EnvRule, PolicyRequest};
 
 /// The key of the back end, for messages.
 const BACKEND: &str = "`sandbox.backend`";
@@ -39,10 +37,22 @@ pub(crate) struct Settings {
     pub(crate) audit_sync: bool,
     pub(crate) on_excess: Option<OnExcess>,
     pub(crate) host_ports: Vec<HostPort>,
-    /// Host paths that files name, with the key and the position of each.
-    places: Vec<(PathBuf, &'static str, String)>,
+    /// Host paths that are named to be shown.
+    places: Vec<Place>,
     /// The file that set each value that only one file may set.
     by: Vec<(&'static str, String)>,
+}
+
+/// A host path that is named to be shown.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    /// The key or the effect, empty for a flag.
+    key: &'static str,
+    is_writable: bool,
+    /// The file and the line, or the flag.
+    file: String,
+    line: Option<u32>,
 }
 
 pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bounds, Fault> {
@@ -53,10 +63,9 @@ pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bound
         placed
             .collect::<Result<Vec<_>, _>>()
             .map(Some)
-            .map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))
+            .map_err(|error| place_error(shown, None, &format!("fs.{key}"), error))
     };
     let mask = file.fs.mask.iter().map(|path| machine.place(path, base));
-    let key = |key: &str| format!("{shown}: fs.{key}");
     Ok(Bounds {
         name: shown.clone(),
         view: file.fs.view,
@@ -64,13 +73,8 @@ pub(crate) fn bounds_of(ceiling: &LoadedFile, machine: &Machine) -> Result<Bound
         rw: places(&file.fs.rw, "rw")?,
         mask: mask
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
-        allow_write: file
-            .fs
-            .allow_write
-            .as_ref()
-            .map(|names| names_to_write(names, &key("allow_write")))
-            .transpose()?,
+            .map_err(|error| place_error(shown, None, "fs.mask", error))?,
+        allow_write: file.fs.allow_write.as_ref().map(|names| names_to_write(names, shown)).transpose()?,
         env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
     })
 }
@@ -123,35 +127,73 @@ impl Settings {
         parts.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name).collect()
     }
 
-    /// Reports the first path that a file names and that does not exist. The runner checks too, without file and line.
+    /// Reports the paths that are named to be shown and do not exist. The runner checks too, one at a time and without file and line.
     pub(crate) fn missing(&self) -> Option<Fault> {
-        let is_missing =
-            |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        let mut missing = self.places.iter().filter(|(path, ..)| is_missing(path));
-        let (path, key, place) = missing.next()?;
-        let others: Vec<String> = missing.map(|(path, ..)| format!("`{}`", path.display())).collect();
-        let more = match others.get(..MOST_MISSING.min(others.len())).unwrap_or_default() {
-            [] => String::new(),
-            named if named.len() == others.len() => format!(", nor {}", named.join(", ")),
-            named => format!(", nor {} and {} more", named.join(", "), others.len() - named.len()),
+        let missing: Vec<&Place> = self.places.iter().filter(|place| is_missing(&place.path)).collect();
+        let named = missing.iter().map(|place| {
+            let Place { path, key, is_writable, file, line } = place;
+            let key = if key.is_empty() { String::new() } else { format!(" (`{key}`)") };
+            let how = if *is_writable { "writable" } else { "read-only" };
+            Position::new(file, *line, format!("there is no `{}` to show {how}{key}", path.display()))
+        });
+        let failure = Fault::at_each(named.collect());
+        let written: Vec<_> = missing.iter().filter(|place| place.is_writable).collect();
+        let make: Vec<String> =
+            written.iter().map(|place| shell_word(&place.path.display().to_string())).collect();
+        let make = format!("mkdir -p {}", make.join(" "));
+        let it = if missing.len() == 1 { "it" } else { "them" };
+        let first = match (written.len(), missing.len()) {
+            (_, 0) => return None,
+            (0, 1) => "check the path".to_owned(),
+            (0, _) => "check the paths".to_owned(),
+            (made, all) if made == all => make,
+            _ => format!("{make} makes what is to be writable; check what is read-only"),
         };
-        let failure =
-            Fault::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
-        let is_written = ["rw", "FsWrite"].contains(&&**key);
-        let make = || format!("mkdir -p {}", shell_word(&path.display().to_string()));
-        let first = if is_written { make() } else { "check the path".to_owned() };
-        Some(failure.hint(format!("{first}; or leave it out")))
+        Some(failure.hint(format!("{first}; or leave {it} out")))
+    }
+
+    /// Notes where flags and the declaration name paths. What a stage can do without is not missing.
+    pub(crate) fn name_places(
+        &mut self,
+        args: &PolicyRequest,
+        declaration: Option<&Declaration>,
+        machine: &Machine,
+    ) -> Result<(), Fault> {
+        for (binds, file, is_writable) in [(&args.ro, "--ro", false), (&args.rw, "--rw", true)] {
+            for bind in binds {
+                let (path, file) = (bind.host.clone(), file.to_owned());
+                self.places.push(Place { path, key: "", is_writable, file, line: None });
+            }
+        }
+        let Some(declaration) = declaration.filter(|_| self.on_excess != Some(OnExcess::Narrow)) else {
+            return Ok(());
+        };
+        let Declaration { set, shown, .. } = declaration;
+        let read = set.fs_read().map(|path| (path, "FsRead", false));
+        for (path, key, is_writable) in read.chain(set.fs_write().map(|path| (path, "FsWrite", true))) {
+            let line = declaration.line(path);
+            let path =
+                machine.place(path, &machine.base).map_err(|error| place_error(shown, line, key, error))?;
+            self.places.push(Place { path, key, is_writable, file: shown.clone(), line });
+        }
+        Ok(())
     }
 
     /// Grants the paths of effects as declared.
     pub(crate) fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Fault> {
+        let is_narrow = self.on_excess == Some(OnExcess::Narrow);
         for (list, paths, tag) in [
             (&mut self.ro, effects.fs_read().collect::<Vec<_>>(), "FsRead"),
             (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
         ] {
             for path in paths {
-                let path = machine.place(path, &machine.base).map_err(|error| place_error(tag, error))?;
-                list.push(Bind { host: path.clone(), guest: path });
+                let path = machine
+                    .place(path, &machine.base)
+                    .map_err(|error| place_error(INLINE, None, tag, error))?;
+                // The view names what it leaves out.
+                if !(is_narrow && is_missing(&path)) {
+                    list.push(Bind { host: path.clone(), guest: path });
+                }
             }
         }
         Ok(())
@@ -172,16 +214,17 @@ impl Settings {
         }
         for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
             for bind in binds.into_iter().flatten() {
-                let line = bind.line.map(|line| format!(":{line}")).unwrap_or_default();
+                let line = bind.line;
                 let bind = machine.place_bind(&bind, base);
-                let bind = bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?;
-                self.places.push((bind.host.clone(), key, format!("{shown}{line}")));
+                let bind = bind.map_err(|error| place_error(shown, line, &format!("fs.{key}"), error))?;
+                let (path, file, is_writable) = (bind.host.clone(), shown.to_owned(), key == "rw");
+                self.places.push(Place { path, key, is_writable, file, line });
                 list.push(bind);
             }
         }
         for path in &file.fs.mask {
             let path = machine.place(path, base);
-            self.mask.push(path.map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?);
+            self.mask.push(path.map_err(|error| place_error(shown, None, "fs.mask", error))?);
         }
         if let Some(work) = file.work {
             let work = match work {
@@ -189,13 +232,13 @@ impl Settings {
                 file::WorkDir::Host(path) => WorkDir::Host(
                     machine
                         .place(&path, base)
-                        .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,
+                        .map_err(|error| place_error(shown, None, "work_host", error))?,
                 ),
             };
             agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
         }
         let names = file.fs.allow_write.unwrap_or_default();
-        self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
+        self.allow_write.extend(names_to_write(&names, shown)?);
         self.socks5 |= file.socks5 == Some(true);
         self.audit_sync |= file.audit_sync == Some(true);
         self.set_agreed((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
@@ -203,10 +246,10 @@ impl Settings {
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         for (name, value) in file.env.set {
             let value = match value.parse::<PathSpec>() {
-                Ok(path @ PathSpec::Home(_)) => {
-                    let at = || format!("{shown}: env.set.{name}");
-                    machine.place(&path, base).map_err(|error| place_error(&at(), error))?.into_os_string()
-                }
+                Ok(path @ PathSpec::Home(_)) => machine
+                    .place(&path, base)
+                    .map_err(|error| place_error(shown, None, &format!("env.set.{name}"), error))?
+                    .into_os_string(),
                 _ => value.into(),
             };
             self.env.push(EnvRule::Set(name.into(), value));
@@ -241,6 +284,12 @@ impl Settings {
     }
 }
 
+/// Whether nothing exists at a path.
+fn is_missing(path: &Path) -> bool {
+    let absent = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    fs::metadata(path).is_err_and(|error| absent.contains(&error.kind()))
+}
+
 /// Sets a value. Two files may set the same value; where they differ, only the user knows which one is meant.
 fn agree<T: PartialEq>(
     by: &mut Vec<(&'static str, String)>,
@@ -251,30 +300,42 @@ fn agree<T: PartialEq>(
 ) -> Result<(), Fault> {
     if known.as_ref().is_some_and(|known| *known != new) {
         let first = by.iter().find(|(about, _)| *about == what).map_or("", |(_, file)| file);
-        return Err(Fault::input(format!("`{first}` and `{shown}` differ about {what}"))
-            .hint("leave it to one of the files"));
+        return Err(differ(first, shown, what));
     }
     *known = Some(new);
     by.push((what, shown.to_owned()));
     Ok(())
 }
 
-/// Parses the protected names that stay writable. Messages give `place` as their origin.
-pub fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Fault> {
-    names.iter().map(|name| name_to_write(name, place)).collect()
+/// Parses the protected names that stay writable. `from` is the file or the flag.
+///
+/// # Errors
+/// Returns a fault with every name that is none.
+pub fn names_to_write(names: &[WrittenName], from: &str) -> Result<Vec<LetThrough>, Fault> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for WrittenName { name, line } in names {
+        match name.parse::<LetThrough>() {
+            Ok(name) => good.push(name),
+            Err(error) => {
+                let shown = exeat_record::escape(name.as_bytes(), 256);
+                let key = if from == "--allow-write" { "" } else { "fs.allow_write: " };
+                let place = Position::new(from, *line, format!("{key}`{shown}`: {error}"));
+                bad.push(Position { meant: meant_to_write(name).map(str::to_owned), ..place });
+            }
+        }
+    }
+    if bad.is_empty() {
+        return Ok(good);
+    }
+    let is_clear = bad.iter().all(|place| place.meant.is_some());
+    let fault = Fault::at_each(bad);
+    let list = "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one";
+    Err(if is_clear { fault } else { fault.hint(list) })
 }
 
-fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Fault> {
-    name.parse().map_err(|error: NoName| {
-        let shown = exeat_record::escape(name.as_bytes(), 256);
-        let failure = Fault::input(format!("{place}: `{shown}`: {error}"));
-        let known = || protected::names().map(|(name, _)| name);
-        let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
-        match known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known())) {
-            Some(meant) => failure.hint(format!("probably meant: {meant}")),
-            None => failure.hint(
-                "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one",
-            ),
-        }
-    })
+/// Returns the protected name that is closest to another one.
+fn meant_to_write(name: &str) -> Option<&'static str> {
+    let known = || protected::names().map(|(name, _)| name);
+    let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+    known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known()))
 }

@@ -66,7 +66,7 @@ pub fn read_lock(path: &Path, shown: &str, machine: &Machine) -> Result<(String,
     match Lock::parse(&text) {
         Ok(lock) => Ok((text, Some(lock))),
         Err(error) if error.line() == 0 => Err(Fault::input(format!("`{shown}` is no lock: {error}"))),
-        Err(error) => Err(Fault::input(format!("{shown}:{}: {error}", error.line()))),
+        Err(error) => Err(Fault::at_each(vec![Position::new(shown, Some(error.line()), error.to_string())])),
     }
 }
 
@@ -203,8 +203,8 @@ fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Faul
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
-        let line = good.split(|byte| *byte == b'\n').count();
-        Fault::input(format!("{shown}:{line}: the text is not UTF-8"))
+        let line = u32::try_from(good.split(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX);
+        Fault::at_each(vec![Position::new(shown, Some(line), "the text is not UTF-8")])
     })
 }
 

@@ -13,7 +13,7 @@ use exeat_policy::{
 use crate::credentials::{read_credentials_file, read_credentials_variable};
 use crate::fault::Fault;
 use crate::machine::{Machine, PlaceError};
-use crate::named::{LoadedFile, place_error};
+use crate::named::{LoadedFile, differ, place_error};
 
 /// The variables that name the proxy and the targets that bypass it. The first one that is set and not empty applies.
 const PROXY_VARIABLES: [&str; 2] = ["https_proxy", "HTTPS_PROXY"];
@@ -134,7 +134,7 @@ impl NextHop {
             None => None,
             Some(spec) => Some(
                 place(spec, base, machine)
-                    .map_err(|error| place_error(&format!("{shown}: network.upstream.auth"), error))?,
+                    .map_err(|error| place_error(shown, None, "network.upstream.auth", error))?,
             ),
         };
         Ok(Self { url, bypass: section.bypass.clone(), auth })
@@ -236,8 +236,7 @@ fn common_hop(files: &[LoadedFile], machine: &Machine) -> Result<Option<(NextHop
         let hop = NextHop::from_section(url, section, base, shown, machine)?;
         match &found {
             Some((known, first)) if *known != hop => {
-                return Err(Fault::input(format!("`{first}` and `{shown}` differ about the upstream proxy"))
-                    .hint("leave it to one of the files"));
+                return Err(differ(first, shown, "the upstream proxy"));
             }
             _ => found = Some((hop, shown.clone())),
         }

@@ -122,8 +122,13 @@ pub enum FileFault {
         why: String,
     },
     /// The stage declares more than it is granted; one thing at least.
-    #[error("{}", excess_message(.0))]
-    Excess(Vec<Excess>),
+    #[error("{}", excess_message(.excess))]
+    Excess {
+        /// What it would not get.
+        excess: Vec<Excess>,
+        /// Flags that show nothing, as the stage does not declare their paths, and without which it would get what it declares.
+        idle: Vec<String>,
+    },
 }
 
 /// Something that a stage declares and would not get.
@@ -237,7 +242,14 @@ impl FileFault {
             Self::NoPlace { .. } => {
                 "give it a place of its own, such as `:/mnt/NAME`, or name one without links".into()
             }
-            Self::Excess(excess) => return excess_hint(excess),
+            Self::Excess { idle, .. } if !idle.is_empty() => {
+                let them = if idle.len() == 1 { "it" } else { "them" };
+                format!(
+                    "leave {} out: the stage does not declare {them}, and without {them} it gets what it declares",
+                    idle.join(" ")
+                )
+            }
+            Self::Excess { excess, .. } => return excess_hint(excess),
         })
     }
 }

@@ -25,3 +25,4 @@ pub mod unseen;
 pub mod users;
 pub mod view;
 pub mod walk;
+pub mod ways;

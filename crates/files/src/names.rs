@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
-use nix::sys::stat::fstatat;
+use nix::sys::stat::{fstatat, makedev};
 use rustix::fs::RenameFlags;
 
 /// Returns the kernel's name of a path: links followed, and each name as the file system has it. If a file system treats `.SSH` as
@@ -153,6 +153,12 @@ impl Row<'_> {
     /// The mount point.
     pub fn at(&self) -> PathBuf {
         unescaped(self.at)
+    }
+
+    /// The device of the files in it, as stat(2) gives it.
+    pub fn device(&self) -> Option<u64> {
+        let (major, minor) = std::str::from_utf8(self.device).ok()?.split_once(':')?;
+        Some(makedev(major.parse().ok()?, minor.parse().ok()?))
     }
 
     /// Whether this mount itself is read-only.

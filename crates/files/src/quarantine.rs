@@ -8,7 +8,8 @@
 //! The parts of [`Watch`], by file:
 //!
 //! - here: the start, the names that are known, directories that the stage opened to others. `finish`: the order of the end.
-//! - `arrivals`, `exchanged`: what is moved while the stage runs, and the empty directories that have its place meanwhile.
+//! - `arrivals`, `exchanged`: what is moved while the stage runs, and the empty directories that have its place meanwhile. `replaced`: files
+//!   that exeat writes again.
 //! - `store`, `kept`: the quarantine. `journal`, `additions`: runs that were killed, and runs beside this one.
 //! - `changes`, `times`, `survey`: whether the stage may have made or changed an entry, or has it open (`has_writer`, `may_have_changed`).
 //! - `repository`, `paths`, `file_lists`, `links`, `plain`, `pointers`: a repository's directory, and what its files name.
@@ -17,7 +18,7 @@
 //! - `closed`, `descriptors`: directories that the stage closed. `modes`, `file_modes`: what it may have opened to others.
 
 use std::collections::{BTreeSet, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
@@ -27,9 +28,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, ResolveFlag, openat, openat2, readlinkat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
-use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat};
+use nix::fcntl::{AtFlags, ResolveFlag, openat2, readlinkat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::unistd::{AccessFlags, access, geteuid};
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,7 @@ mod path_room;
 mod paths;
 mod plain;
 mod pointers;
+mod replaced;
 mod repository;
 mod store;
 mod survey;
@@ -92,7 +94,6 @@ use modes::{Modes, above, dir_of};
 pub(crate) use modules::{is_git_dir, is_gits_own};
 pub use own::{OF_RUN, TEMPORARY};
 use path_room::PathRoom;
-pub use plain::is_plain_config;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys};
@@ -154,6 +155,9 @@ pub struct WatchList {
     pub tree: PathBuf,
     /// Names that were missing.
     pub names: Vec<MissingName>,
+    /// Names that were read-only for the stage until the host removed them. Nothing that comes there stays.
+    #[serde(default)]
+    pub removed: Vec<String>,
     /// Patterns of names, each in one directory.
     pub patterns: Vec<Pattern>,
     /// Links that were there, and what they said: a name of the list leads through them.
@@ -193,6 +197,7 @@ impl WatchList {
     pub fn is_empty(&self) -> bool {
         let names = [&self.pointers, &self.bare, &self.repositories];
         self.names.is_empty()
+            && self.removed.is_empty()
             && self.further.is_empty()
             && self.patterns.is_empty()
             && self.links.is_empty()
@@ -203,7 +208,8 @@ impl WatchList {
     /// The directories that hold names which are watched or read-only, or in which git makes such, and those above them.
     fn holders(&self) -> BTreeSet<String> {
         let names = self.names.iter().map(|it| &it.name).chain(self.links.iter().map(|(name, _)| name));
-        let names = names.chain(&self.pointers).chain(&self.bare).map(|name| dir_of(name));
+        let names = names.chain(&self.removed).chain(&self.pointers).chain(&self.bare);
+        let names = names.map(|name| dir_of(name));
         let patterns = self.patterns.iter().map(|it| it.dir.as_str());
         let further = self.further.iter().map(|it| it.dir.as_str());
         let whole = self.repositories.iter().chain(&self.covered).map(String::as_str);
@@ -374,90 +380,6 @@ impl Watch {
         self.settle_at(name, |_, _, _| false)
     }
 
-    /// Keeps other runs of this user from replacing files until this is dropped.
-    ///
-    /// # Errors
-    /// Returns an error if another run does not release the lock in time.
-    pub fn lock(&self) -> io::Result<Option<Flock<File>>> {
-        self.state_of_run.lock()
-    }
-
-    /// Replaces an entry of the tree with a file that has no name yet, and returns the new name of the old entry in the same directory. The
-    /// name leads to one of the two at every moment. A live stage can put something else there meanwhile, so the caller must check what
-    /// has the name afterwards.
-    ///
-    /// # Errors
-    /// Returns errors of linkat(2) and renameat(2). Nothing has changed then.
-    pub fn replace(&self, name: &Path, new: &File) -> io::Result<OsString> {
-        let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
-        let (old, draft) = (store::beside(), store::beside());
-        let replaced = retry_opened(above.as_fd(), || {
-            linkat(&above, last, &above, old.as_str(), AtFlags::empty())?;
-            link_unnamed(new, above.as_fd(), OsStr::new(&draft))?;
-            renameat(&above, draft.as_str(), &above, last)
-        });
-        if let Err(errno) = replaced {
-            for name in [&old, &draft] {
-                let _ = retry_opened(above.as_fd(), || {
-                    unlinkat(&above, name.as_str(), UnlinkatFlags::NoRemoveDir)
-                });
-            }
-            return Err(errno.into());
-        }
-        Ok(old.into())
-    }
-
-    /// Gives a file that has no name yet a name in the tree.
-    ///
-    /// # Errors
-    /// Returns errors of linkat(2), with `AlreadyExists` if something has the name. Nothing has changed then.
-    pub fn give_name(&self, name: &Path, new: &File) -> io::Result<()> {
-        let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
-        retry_opened(above.as_fd(), || link_unnamed(new, above.as_fd(), last)).map_err(io::Error::from)
-    }
-
-    /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
-    #[must_use]
-    pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Leftover {
-        let above = self.above(name);
-        let moved = above.and_then(|above| self.set_aside(above.as_fd(), old, name)).map_err(io::Error::from);
-        Leftover { path: self.list.tree.join(name), moved }
-    }
-
-    /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
-    ///
-    /// # Errors
-    /// Returns an error if the list cannot be written.
-    pub fn note_own(&self, file: &File) -> io::Result<()> {
-        self.state_of_run.note_own(file)
-    }
-
-    /// Whether a run of this user made this file. Call it with the lock.
-    #[must_use]
-    pub fn is_own(&self, file: &File) -> bool {
-        self.state_of_run.is_own(file)
-    }
-
-    /// Opens a replaced file for reading. `old`: what [`Watch::replace`] has returned for the name.
-    ///
-    /// # Errors
-    /// Returns errors of openat(2).
-    pub fn open_replaced(&self, name: &Path, old: &OsStr) -> io::Result<File> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let above = self.above(name)?;
-        Ok(File::from(retry_opened(above.as_fd(), || openat(&above, old, flags, Mode::empty()))?))
-    }
-
-    /// Removes a replaced file. Call it if the new file has the same bytes. `old`: what [`Watch::replace`] has returned for the name.
-    ///
-    /// # Errors
-    /// Returns errors of unlinkat(2).
-    pub fn remove_replaced(&self, name: &Path, old: &OsStr) -> io::Result<()> {
-        let above = self.above(name)?;
-        retry_opened(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir))
-            .map_err(io::Error::from)
-    }
-
     /// Moves an entry of a directory into the tree's quarantine, and returns its new path. If the quarantine has no room or is in another
     /// file system, the entry gets another name in its directory.
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
@@ -552,6 +474,11 @@ impl Watch {
         for name in self.list.names.iter().map(|it| &it.name) {
             if !lacks(&found, name) {
                 found.extend(self.settle_at(name, |dir, _, _| self.may_stay_at(name, dir)));
+            }
+        }
+        for name in &self.list.removed {
+            if !lacks(&found, name) {
+                found.extend(self.settle_at(name, |_, _, _| false));
             }
         }
         for pattern in &self.list.patterns {
@@ -759,12 +686,6 @@ impl Watch {
         let why = format!("the stage may have opened it to other users, and it stays so ({why})");
         Leftover { path: self.path_of(dir), moved: Err(io::Error::other(why)) }
     }
-}
-
-/// Gives a file without a name a name in a directory.
-fn link_unnamed(file: &File, dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
-    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-    linkat(AT_FDCWD, unnamed.as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW)
 }
 
 /// The number of times that a file is judged if it is replaced meanwhile.

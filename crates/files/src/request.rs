@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use exeat_policy::{Cache, Home, View};
+use exeat_policy::{Cache, Home, View, printable};
 
 use crate::fault::Excess;
 use crate::protected::LetThrough;
@@ -50,6 +50,30 @@ pub struct Declared {
     pub narrow: bool,
     /// What is refused besides files: kinds and hosts. One fault names it together with the files, which are known with the view.
     pub beyond: Vec<Excess>,
+    /// Whether the binds are these paths, because nothing else grants any.
+    pub grants: bool,
+    /// Flags that grant paths in place of the declaration, which would grant without them.
+    pub instead: Vec<String>,
+    /// The file that declares, or the flag.
+    pub name: String,
+}
+
+impl Declared {
+    /// Returns the declared paths.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.read.iter().chain(&self.write)
+    }
+
+    /// Whether a path, or what it leads to, is declared.
+    pub(crate) fn covers(&self, path: &Path) -> bool {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        self.paths().any(|declared| real(path).starts_with(real(declared)))
+    }
+
+    /// The declaration in a message.
+    pub(crate) fn shown(&self) -> String {
+        printable(&self.name)
+    }
 }
 
 /// The place of [`WorkDir`] in the sandbox.

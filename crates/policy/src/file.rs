@@ -119,6 +119,15 @@ pub enum WorkDir {
     Host(PathSpec),
 }
 
+/// A protected name in `allow_write`, as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenName {
+    /// The name.
+    pub name: String,
+    /// The line of the file, from 1; `None` if it is not from a file.
+    pub line: Option<u32>,
+}
+
 /// The section `[fs]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -132,7 +141,7 @@ pub struct FsSection {
     /// The key `mask`. Masks of all files add up.
     pub mask: Vec<PathSpec>,
     /// The key `allow_write`: protected names, as written. In a ceiling, the most that may be allowed.
-    pub allow_write: Option<Vec<String>>,
+    pub allow_write: Option<Vec<WrittenName>>,
     /// The key `cache`. Policies only.
     pub cache: Option<Cache>,
     /// The key `home`. Policies only.

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
@@ -26,9 +27,9 @@ use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{FileId, Leftover, Leftovers, QUARANTINE, Watch};
 
-mod branches;
 mod calls;
 mod covered;
+mod git_settings;
 mod list;
 mod remount;
 mod saved;
@@ -64,16 +65,66 @@ pub(crate) struct Covers {
     judged: Vec<u8>,
     /// Mounts covers again, or the error that prevents it.
     remounts: io::Result<Remounts>,
-    /// Places that were covered again, with counts.
-    restored: BTreeMap<PathBuf, u64>,
-    /// Places whose file was written again, with counts.
-    put_back: BTreeMap<PathBuf, u64>,
+    /// Places whose file was replaced and that were covered again.
+    replaced: BTreeMap<PathBuf, Replaced>,
     /// Places whose file was removed on the host.
     removed: BTreeSet<PathBuf>,
     /// Names that could not be held.
     not_held: Vec<PathBuf>,
     /// Protected names that the stage made and that the host would have obeyed at once.
     found: Leftovers,
+}
+
+/// How often a covered file was replaced, by what happened then. One line tells all of it: several would contradict each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    /// The host's new file stayed.
+    kept: u64,
+    /// Another run had written the file again.
+    by_run: u64,
+    /// The stage may have written the new file: it was moved, and the old one written again.
+    put_back: u64,
+}
+
+impl Replaced {
+    fn sum(self) -> u64 {
+        self.kept + self.by_run + self.put_back
+    }
+}
+
+impl fmt::Display for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kept, by_run, put_back } = *self;
+        let times = |count: u64| if count == 1 { String::new() } else { format!(" {count} times") };
+        let of_host = times(kept + put_back);
+        match (kept, put_back) {
+            (0, 0) => {}
+            (_, 0) => write!(f, "was replaced on the host{of_host}, and is read-only for the stage again")?,
+            (0, _) => write!(
+                f,
+                "was replaced on the host{of_host}, and the stage may have written to the new file: that was moved, and the last one is in its place again"
+            )?,
+            _ => write!(
+                f,
+                "was replaced on the host{of_host}: the new file stayed{}, and the stage may have written to it{}, so it was moved and the one before it was put back",
+                times_or_once(kept),
+                times_or_once(put_back)
+            )?,
+        }
+        match (by_run, kept + put_back) {
+            (0, _) => Ok(()),
+            (_, 0) => write!(
+                f,
+                "was written again by another run{}, and is read-only for the stage again",
+                times(by_run)
+            ),
+            _ => write!(f, "; another run wrote it again{}", times(by_run)),
+        }
+    }
+}
+
+fn times_or_once(count: u64) -> String {
+    if count == 1 { " once".into() } else { format!(" {count} times") }
 }
 
 /// The changes that the host made under a stage.
@@ -83,10 +134,8 @@ pub(crate) struct Uncovered {
     pub(crate) over: Option<io::Result<Vec<Change>>>,
     /// Places whose file was rewritten, which the stage could read from then on.
     pub(crate) rewritten: Vec<PathBuf>,
-    /// Places that were replaced and covered again, with counts.
-    pub(crate) restored: BTreeMap<PathBuf, u64>,
-    /// Places whose new file the stage may have written, with counts of restoring the old one.
-    pub(crate) put_back: BTreeMap<PathBuf, u64>,
+    /// Places whose file was replaced and that were covered again.
+    pub(crate) replaced: BTreeMap<PathBuf, Replaced>,
     /// The reason that changes of the host and of the stage could not be told apart, if so.
     pub(crate) untold: Option<&'static str>,
     /// Places whose file was removed.
@@ -113,14 +162,8 @@ impl Uncovered {
             );
             (place.display().to_string(), line)
         });
-        let replaced = |(place, times): (&PathBuf, &u64), what: &str| {
-            let times = if *times == 1 { String::new() } else { format!(" {times} times") };
-            let line = format!("`{}` was replaced on the host{times}, and {what}", display_path(place));
-            (place.display().to_string(), line)
-        };
-        let restored = self.restored.iter().map(|it| replaced(it, "is read-only for the stage again"));
-        let put_back = self.put_back.iter().map(|it| {
-            replaced(it, "the stage may have written to the new file: that was moved, and the last one is in its place again")
+        let replaced = self.replaced.iter().map(|(place, replaced)| {
+            (place.display().to_string(), format!("`{}` {replaced}", display_path(place)))
         });
         let untold = self.untold.iter().map(|why| {
             let line = "nothing told what the stage did from what the host did: every file that the host replaced was put back";
@@ -154,8 +197,7 @@ impl Uncovered {
         });
         rewritten
             .chain(not_held)
-            .chain(restored)
-            .chain(put_back)
+            .chain(replaced)
             .chain(untold)
             .chain(removed)
             .chain(over)
@@ -270,8 +312,7 @@ impl Covers {
             known: BTreeSet::new(),
             judged: Vec::new(),
             remounts,
-            restored: BTreeMap::new(),
-            put_back: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             removed: BTreeSet::new(),
             not_held,
             found: Leftovers::default(),
@@ -317,8 +358,8 @@ impl Covers {
         // The stage may have thousands of runnable processes.
         exeat_sandbox::prefer_this_thread();
         let changes = self.watch_until_end(&mut running, &watchdog, note);
-        let untold =
-            self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| !self.put_back.is_empty());
+        let is_put_back = self.replaced.values().any(|replaced| replaced.put_back > 0);
+        let untold = self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| is_put_back);
         let status = running.wait();
         (status, self.release(changes, untold))
     }
@@ -445,15 +486,14 @@ impl Covers {
         }
         // From here on, programs that wait to write to one of the files can continue.
         let no_remounts = last.err().map(|error| error.to_string());
-        let Self { restored, put_back, removed, not_held, mut found, planned, .. } = self;
+        let Self { replaced, removed, not_held, mut found, planned, .. } = self;
         for (at, why) in busy {
             found.add(Leftover { path: host_of(&at, &planned), moved: Err(stays_writable(&why)) });
         }
         Uncovered {
             over,
             rewritten,
-            restored,
-            put_back,
+            replaced,
             untold,
             removed,
             remade,
@@ -496,7 +536,7 @@ impl Covers {
             if !self.missing_places(&text).any(may_stand) {
                 break;
             }
-            let count = |it: &Self| it.restored.values().chain(it.put_back.values()).sum::<u64>();
+            let count = |it: &Self| it.replaced.values().map(|replaced| replaced.sum()).sum::<u64>();
             let before = count(self);
             changes.extend(self.restore(watchdog)?);
             text = self.text()?;
@@ -507,11 +547,9 @@ impl Covers {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // A mount made here is expected.
-        let is_ours = |row: &Row<'_>| {
-            let at = row.at();
-            row.is_read_only() && (self.restored.contains_key(&at) || self.put_back.contains_key(&at))
-        };
+        // A mount made here is expected, also one whose event has not been read yet.
+        let is_known = |at: &Path| self.remounts.as_ref().is_ok_and(|remounts| remounts.knows(at));
+        let is_ours = |row: &Row<'_>| row.is_read_only() && is_known(&row.at());
         let ours: Vec<_> = rows(&text).filter(is_ours).map(|row| row.id.to_vec()).collect();
         self.known.extend(ours);
         let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));
@@ -527,8 +565,9 @@ impl Covers {
         let mut lost = Vec::new();
         for (place, fate) in remounts.update(&|| watchdog.set(true))? {
             match fate {
-                Fate::Restored => *self.restored.entry(place).or_default() += 1,
-                Fate::PutBack => *self.put_back.entry(place).or_default() += 1,
+                Fate::Restored => self.replaced.entry(place).or_default().kept += 1,
+                Fate::ByRun => self.replaced.entry(place).or_default().by_run += 1,
+                Fate::PutBack => self.replaced.entry(place).or_default().put_back += 1,
                 Fate::Removed => {
                     self.places.remove(place.as_os_str());
                     self.removed.insert(place);
@@ -678,4 +717,26 @@ fn place_in(tree: &Path, at: &Path, host: &Path, planned: &[Mount]) -> Option<Pa
         _ => false,
     };
     is_shown.then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_tells_what_became_of_a_replaced_file() {
+        let said = |kept, by_run, put_back| Replaced { kept, by_run, put_back }.to_string();
+        assert_eq!(said(2, 0, 0), "was replaced on the host 2 times, and is read-only for the stage again");
+        assert!(said(0, 0, 1).starts_with("was replaced on the host, and the stage may have written"));
+        assert_eq!(
+            said(1, 0, 2),
+            "was replaced on the host 3 times: the new file stayed once, and the stage may have written to it 2 times, \
+             so it was moved and the one before it was put back"
+        );
+        // What another run put back is no change of the host's.
+        assert!(said(0, 1, 0).starts_with("was written again by another run, and"));
+        assert!(
+            said(1, 2, 0).ends_with("is read-only for the stage again; another run wrote it again 2 times")
+        );
+    }
 }

@@ -305,7 +305,7 @@ impl Error {
             Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped { .. } => "stopped",
             Self::Policy(fault) if fault.is_input => "policy",
-            Self::Files(FileFault::Excess(_)) | Self::HostPorts(HostPortFault::Denied { .. }) => "policy",
+            Self::Files(FileFault::Excess { .. }) | Self::HostPorts(HostPortFault::Denied { .. }) => "policy",
             _ => "setup",
         }
     }
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn n12_a_fault_of_a_path_is_an_input_error_and_an_ungranted_one_concerns_the_policy() {
         let path = Excess { said: "`/a`".into(), flag: Some("--ro /a".into()), can_be_left_out: true };
-        let ungranted = FileFault::Excess(vec![path]);
+        let ungranted = FileFault::Excess { excess: vec![path], idle: Vec::new() };
         let procfs =
             FileFault::Procfs { what: exeat_files::fault::PathUse::ReadOnly, path: "/proc/1".into() };
         for (fault, cause) in [(ungranted, "policy"), (procfs, "setup")] {

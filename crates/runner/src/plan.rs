@@ -15,6 +15,7 @@ use exeat_files::quarantine::{Settlement, WatchList};
 use exeat_files::request::WorkDir;
 use exeat_files::users::walk_home;
 use exeat_files::walk::LinkRule;
+use exeat_files::ways::Ways;
 use exeat_policy::{
     Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty,
 };
@@ -92,6 +93,8 @@ pub struct Plan {
     pub(crate) is_full_required: bool,
     /// Lines about paths in PATH and variables that are not shown.
     pub(crate) left_out: Vec<String>,
+    /// What shows the stage more, for hints.
+    pub(crate) ways: Ways,
     /// Paths that the caller or a ceiling hides by name.
     pub(crate) masked: Vec<PathBuf>,
     pub(crate) enforcement: Enforcement,
@@ -174,6 +177,7 @@ pub(crate) fn plan_with(
     let traceparent = variable(&request, "TRACEPARENT").map(OsStr::to_owned);
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
     let masked = masked.cloned().collect();
+    let ways = Ways::new(&request.files);
     let plan = Plan {
         settled: Settlement::default(),
         command: request.command,
@@ -204,6 +208,7 @@ pub(crate) fn plan_with(
         watched: built.watched,
         is_full_required: false,
         left_out: built.left_out,
+        ways,
         masked,
         enforcement: Enforcement {
             net,
@@ -417,6 +422,19 @@ impl Plan {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Returns the places where the stage sees files of the host's.
+    #[must_use]
+    pub fn shown(&self) -> Vec<PathBuf> {
+        let is_shown = |mount: &&Mount| matches!(mount, Mount::ReadOnly { .. } | Mount::Writable { .. });
+        self.mounts.iter().filter(is_shown).map(|mount| mount.at().to_path_buf()).collect()
+    }
+
+    /// Returns what shows the stage more, for hints.
+    #[must_use]
+    pub fn ways(&self) -> &Ways {
+        &self.ways
     }
 
     /// Returns what this run enforces, by aspect.

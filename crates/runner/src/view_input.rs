@@ -161,15 +161,16 @@ impl<'a> ViewInput<'a> {
         let tmp = tmp.then(|| cache::tmp_dir(self.variable("TMPDIR").map(Path::new), links)).flatten();
         let tmp = tmp.filter(|dir| {
             let base = dir.parent().unwrap_or(dir);
-            // A run hides what its own TMPDIR names, and what it knows to be exeat's.
-            let is_hidden = live.since(base).is_none();
-            if !is_hidden {
-                let base = base.display();
-                notes.push(format!(
-                    "the stage's /tmp is in memory: the stage of another run can write to `{base}`"
-                ));
-            }
-            is_hidden
+            let why = if live.since(base).is_some() {
+                // A run hides what its own TMPDIR names, and what it knows to be exeat's.
+                "the stage of another run can write to"
+            } else if fs::symlink_metadata(base).is_ok_and(|base| !base.is_dir()) {
+                "TMPDIR has something that is not a directory at"
+            } else {
+                return true;
+            };
+            notes.push(format!("the stage's /tmp is in memory: {why} `{}`", base.display()));
+            false
         });
         DirsOnDisk { run_base, caches: cache_base.join("exeat"), cache, cache_maker, tmp, notes }
     }

@@ -212,6 +212,11 @@ const TERMINAL: [NamedNumber; 5] = [
 const GENERATION: [NamedNumber; 2] =
     [NamedNumber("FS_IOC_SETVERSION", 0x4008_7602), NamedNumber("EXT4_IOC_SETVERSION", 0x4008_6604)];
 
+/// Requests that exchange the content of two files without a new time of one of them, by which exeat and programs on the host see a change
+/// (fs/ext4/ext4.h; fs/f2fs/f2fs.h).
+const CONTENT: [NamedNumber; 2] =
+    [NamedNumber("EXT4_IOC_MOVE_EXT", 0xc028_660f), NamedNumber("F2FS_IOC_MOVE_RANGE", 0xc020_f509)];
+
 /// Commands of fcntl(2) that block others: whoever opens a file with a lease or a delegation (include/uapi/linux/fcntl.h) waits until
 /// the holder gives it up, by default for 45 seconds.
 const LEASES: [NamedNumber; 2] = [named!(libc::F_SETLEASE), NamedNumber("F_SETDELEG", 1040)];
@@ -305,6 +310,7 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
         &TERMINAL
             .into_iter()
             .chain(GENERATION)
+            .chain(CONTENT)
             .map(|request| vec![(REQUEST, Test::Is(request))])
             .collect::<Vec<_>>(),
     ));

@@ -13,6 +13,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l09_no_stage_decides_about_a_run_beside_it", beside);
     list.users("escape::l09_no_stage_decides_by_a_directory_that_it_made_or_renamed", own_directory);
     list.users("escape::l09_no_stage_decides_about_a_run_by_another_mount", another_mount);
+    list.users("escape::l09_no_stage_decides_about_a_run_by_a_link_on_the_way", link_on_the_way);
     list.users("escape::l09_no_stage_makes_the_ceiling_of_a_run_beside_it", ceiling_beside);
     list.users("escape::l09_no_killed_stage_decides_about_the_next_run", killed);
 }
@@ -150,6 +151,36 @@ fn own_directory(cx: &Cx) {
     cx.write("own/next", &own);
     fs::rename(cx.dir().join("own/next"), cx.dir().join("own/.exeat.toml")).expect("the user's file");
     look("own", &[]).exits(0).prints("of the user\n");
+    live.wait().exits(0);
+}
+
+/// A link on the way to the file leads on in its own directory, so that it is followed.
+fn link_on_the_way(cx: &Cx) {
+    let [secret, ceiling] = plant_for(cx);
+    let data = cx.home().join("data").display().to_string();
+    let make = format!(
+        "mkdir -p v/strict v/loose; echo 'schema = 1' >v/strict/policy.toml; ln -s v/strict current; ln -s strict v/inner
+        printf 'schema = 1\n[fs]\nro = [\"%s\"]\n' {data} >v/loose/policy.toml"
+    );
+    cx.outside(["sh", "-ec", &make]).cwd(cx.dir()).run().exits(0);
+    let look = |from: &str| {
+        let policy = cx.dir().join(from).join("policy.toml").display().to_string();
+        cx.exeat_plain(["run", "--ceiling", &ceiling, "--policy", &policy, "--", "cat", &secret])
+            .cwd(cx.home())
+            .run()
+    };
+    look("current").exits(1);
+    look("v/loose").exits(0).prints("of the user\n");
+    let mut live = cx
+        .sh(&[], "ln -sfn v/loose current; ln -sfn loose v/inner; echo ready; read -r go; true")
+        .stdin_open()
+        .start();
+    live.until_prints("ready");
+    for from in ["current", "v/inner"] {
+        look(from).exits(2).says("whose stage may have written it");
+    }
+    // Nothing on the way to it has changed but what a link was made in.
+    look("v/strict").exits(1);
     live.wait().exits(0);
 }
 

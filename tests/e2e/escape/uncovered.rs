@@ -324,13 +324,15 @@ fn put_back(cx: &Cx) {
         until_covered(&mut live, &at(".mcp.json"));
         let done = live.wait();
         done.exits(7).prints("ready\nold\n");
-        done.says(".mcp.json` was replaced on the host, and is read-only for the stage again");
-        done.says(".mcp.json` was replaced on the host, and the stage may have written to the new file");
+        // Two lines, one for each, would contradict each other.
+        done.says(
+            ".mcp.json` was replaced on the host 2 times: the new file stayed once, and the stage may have",
+        );
         assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n", "{number}");
         assert_eq!(set_aside(cx, ".mcp.json").0, 1, "{number}");
         let whats: Vec<_> = done.record().events("note").iter().map(|note| note["what"].clone()).collect();
         assert_eq!(whats.iter().filter(|what| *what == "quarantined").count(), 1, "{whats:?}");
-        assert_eq!(whats.iter().filter(|what| *what == "uncovered").count(), 2, "{whats:?}");
+        assert_eq!(whats.iter().filter(|what| *what == "uncovered").count(), 1, "{whats:?}");
     }
     // The list of exeat's own files cannot be written now, as on file systems without creation times: that alone ends
     // no run.
@@ -397,9 +399,9 @@ fn raced(cx: &Cx) {
             if !is_over {
                 live.signal(Signal::SIGTERM);
             }
-            live.wait();
+            let done = live.wait();
             let text = fs::read_to_string(cx.dir().join(".mcp.json")).expect("a file");
-            assert!(!text.contains("evil"), "{attack}: {text}");
+            assert!(!text.contains("evil"), "{attack}: {text}: {done:?}");
         }
     }
 }

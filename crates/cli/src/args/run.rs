@@ -131,7 +131,7 @@ pub(crate) struct LearnArgs {
 }
 
 /// The limits of a stage.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Clone)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
     /// Stop the stage after this time, such as 10m; exit code 124

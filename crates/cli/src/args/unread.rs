@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, CommandFactory};
 
 use super::{Cli, Output};
@@ -83,6 +84,50 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
         }
     }
     Some(places)
+}
+
+/// The faults that are looked for in one command line.
+const MOST_FAULTS: usize = 20;
+
+/// Finds what else clap refuses: it stops at the first value, so each refused one is left out in turn. Returns all refusals, and the
+/// command line without the refused values.
+pub(crate) fn all_refused(words: &[OsString], first: clap::Error) -> (Vec<clap::Error>, Option<Cli>) {
+    let (mut words, mut error, mut refused) = (words.to_vec(), first, Vec::new());
+    loop {
+        let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+        let rest = if is_value { without_value(&words, &error) } else { None };
+        refused.push(error);
+        let Some(rest) = rest.filter(|_| refused.len() < MOST_FAULTS) else { return (refused, None) };
+        words = rest;
+        match Cli::parse_words(&words) {
+            Ok(cli) => return (refused, Some(cli)),
+            // Without a value, a flag may be missing that was there.
+            Err(next) if next.kind() == ErrorKind::MissingRequiredArgument => return (refused, None),
+            Err(next) => error = next,
+        }
+    }
+}
+
+/// Returns the words without the flag and the value that clap refuses, if they stand there as clap names them.
+fn without_value(words: &[OsString], error: &clap::Error) -> Option<Vec<OsString>> {
+    let text = |kind| match error.get(kind)? {
+        ContextValue::String(text) => Some(text.as_str()),
+        _ => None,
+    };
+    let flag = text(ContextKind::InvalidArg)?.split([' ', '=', '[']).next()?;
+    let value = text(ContextKind::InvalidValue)?;
+    let joined = format!("{flag}={value}");
+    let at = words.iter().zip(words.iter().skip(1).map(Some).chain([None]));
+    let (number, count) = at.enumerate().skip(1).find_map(|(number, (word, next))| {
+        if *word == *joined {
+            Some((number, 1))
+        } else {
+            (word == flag && next.is_some_and(|next| next == value)).then_some((number, 2))
+        }
+    })?;
+    let mut words = words.to_vec();
+    words.drain(number..number.checked_add(count)?);
+    Some(words)
 }
 
 /// The meaning of the word after a flag.

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use exeat_files::ways::Ways;
 use exeat_policy::shell_word;
 use nix::fcntl::OFlag;
 
@@ -23,9 +24,16 @@ const BUILTINS: &[&str] = &[
     "umask", "unset",
 ];
 
-/// Returns what to do about a command if the sandbox does not have it. `shown` are the paths of a minimal view, `None` for
-/// another view.
-pub(super) fn hint(command: &[OsString], shown: Option<&[PathBuf]>) -> String {
+/// What a stage sees, and what would show it more.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// The paths of a minimal view, `None` for another view.
+    pub(super) minimal: Option<Vec<PathBuf>>,
+    pub(super) ways: Ways,
+}
+
+/// Returns what to do about a command if the sandbox does not have it.
+pub(super) fn hint(command: &[OsString], view: &View) -> String {
     if let Some(name) = assignment(command) {
         return format!("a variable is set by a flag: exeat run --env {name}=... -- COMMAND");
     }
@@ -38,7 +46,7 @@ pub(super) fn hint(command: &[OsString], shown: Option<&[PathBuf]>) -> String {
     let Some(name) = command.first().map(Path::new) else { return NOT_SHOWN.to_owned() };
     let word = shell_word(&name.display().to_string());
     if name.as_os_str().as_bytes().contains(&b'/') {
-        return of_file(name, &word, shown);
+        return of_file(name, &word, view);
     }
     if BUILTINS.iter().any(|known| name.as_os_str() == *known) {
         return format!("`{word}` is a command of the shell: exeat run -- sh -c '{word} ...'");
@@ -47,7 +55,7 @@ pub(super) fn hint(command: &[OsString], shown: Option<&[PathBuf]>) -> String {
         return format!("a file of the working directory is started as ./{word}");
     }
     match find_on_path(name) {
-        Some(at) => format!("it is {} here: {}", shell_word(&at.display().to_string()), show(&at, shown)),
+        Some(at) => format!("it is {} here: {}", shell_word(&at.display().to_string()), show(&at, view)),
         None => "no directory of PATH has it here either: install it, or name its file".to_owned(),
     }
 }
@@ -69,11 +77,11 @@ pub(super) fn hint_not_executable(command: &[OsString]) -> Option<String> {
 const NOT_SHOWN: &str = "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named";
 
 /// Explains it for a command that is a path.
-fn of_file(path: &Path, word: &str, shown: Option<&[PathBuf]>) -> String {
+fn of_file(path: &Path, word: &str, view: &View) -> String {
     if fs::metadata(path).is_err() {
         return format!("there is no {word} here either");
     }
-    let Some(line) = first_line(path) else { return show(path, shown) };
+    let Some(line) = first_line(path) else { return show(path, view) };
     if line.ends_with(b"\r") {
         return format!("its first line ends with a carriage return: sed -i 's/\\r$//' {word}");
     }
@@ -81,34 +89,37 @@ fn of_file(path: &Path, word: &str, shown: Option<&[PathBuf]>) -> String {
         Some(interpreter) if fs::metadata(&interpreter).is_err() => {
             "its first line names a program that is not here".to_owned()
         }
-        _ => show(path, shown),
+        _ => show(path, view),
     }
 }
 
-/// Returns the flags for all that a minimal view lacks of a program: its directory, that of the file behind its link, and what loads it. In
+/// Returns what shows all that a minimal view lacks of a program: its directory, that of the file behind its link, and what loads it. In
 /// many distributions `/lib` and `/lib64` are links into `/usr`, which `--ro /usr` does not show (file-hierarchy(7)).
-fn show_in_minimal(path: &Path, real: &Path, view: &[PathBuf]) -> Option<String> {
-    let has = |path: &Path| view.iter().any(|dir| path.starts_with(dir));
+fn show_in_minimal(path: &Path, real: &Path, view: &View) -> Option<String> {
+    let minimal = view.minimal.as_ref()?;
+    let has = |path: &Path| minimal.iter().any(|dir| path.starts_with(dir));
     let script = first_line(real).and_then(|line| interpreter(&line));
     let runs: Vec<PathBuf> = [path, real].into_iter().map(Path::to_path_buf).chain(script).collect();
     let loader = runs.last().and_then(|last| loader(&last.canonicalize().ok()?));
     let dirs = loader.iter().filter_map(|loader| loader.parent()).chain([Path::new("/lib")]);
     let dirs = dirs.filter(|dir| loader.is_some() && dir.is_dir()).map(Path::to_path_buf);
-    let mut missing: Vec<String> = Vec::new();
+    let mut missing: Vec<PathBuf> = Vec::new();
     for needed in runs.iter().map(|file| shown_with(file)).chain(dirs).filter(|needed| !has(needed)) {
-        let flag = format!("--ro {}", shell_word(&needed.display().to_string()));
-        if !missing.contains(&flag) {
-            missing.push(flag);
+        if !missing.contains(&needed) {
+            missing.push(needed);
         }
     }
-    let flags = missing.join(" ");
+    let way = view.ways.to_show(&missing);
     match &loader {
         _ if missing.is_empty() => None,
         Some(loader) if runs.iter().all(|file| has(file)) => {
             let loader = shell_word(&loader.display().to_string());
-            Some(format!("the view has no {loader}, which loads it: {flags}"))
+            Some(format!("the view has no {loader}, which loads it: {way}"))
         }
-        _ => Some(format!("a minimal view has what flags name, and this needs {flags}")),
+        _ if view.ways.are_declared() => {
+            Some(format!("a minimal view has what is declared and granted, and this needs {way}"))
+        }
+        _ => Some(format!("a minimal view has what flags name, and this needs {way}")),
     }
 }
 
@@ -128,15 +139,15 @@ fn loader(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name))).filter(|loader| loader.is_absolute())
 }
 
-/// Returns the flags that show a file. `view` has the paths of a minimal view.
-fn show(path: &Path, view: Option<&[PathBuf]>) -> String {
+/// Returns what shows a file.
+fn show(path: &Path, view: &View) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-    if let Some(hint) = view.and_then(|view| show_in_minimal(&path, &real, view)) {
+    if let Some(hint) = show_in_minimal(&path, &real, view) {
         return hint;
     }
-    let shown = parent_of(&real).display().to_string();
-    format!("--ro {} shows it to the stage, if its view does not have it", shell_word(&shown))
+    let way = view.ways.to_show(&[parent_of(&real)]);
+    format!("{way} shows it to the stage, if its view does not have it")
 }
 
 /// Returns the directory of a file, or the file alone in a home directory or a temporary one.
@@ -205,7 +216,8 @@ mod tests {
 
     #[test]
     fn hints_name_the_cause() {
-        let hint = |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>(), None);
+        let hint =
+            |words: &[&str]| hint(&words.iter().map(OsString::from).collect::<Vec<_>>(), &View::default());
         // `exeat run --allow a.example b.example -- true`
         assert!(hint(&["b.example", "--", "true"]).contains("one rule for each --allow"));
         assert!(hint(&["A=1", "env"]).contains("--env A=..."));
@@ -252,8 +264,8 @@ mod tests {
         let file = bin.join("tool");
         fs::write(&file, &elf).unwrap();
         let hint = |shown: &[&Path]| {
-            let shown: Vec<PathBuf> = shown.iter().map(|path| path.to_path_buf()).collect();
-            hint(&[file.clone().into()], Some(&shown))
+            let minimal = shown.iter().map(|path| path.to_path_buf()).collect();
+            hint(&[file.clone().into()], &View { minimal: Some(minimal), ..View::default() })
         };
         let said = hint(&[&bin]);
         assert!(said.contains("/ld/ld.so, which loads it: --ro ") && said.contains("/ld"), "{said}");
@@ -267,7 +279,8 @@ mod tests {
         assert!(hint(&[&bin, &ld, Path::new("/lib")]).contains("if its view does not have it"));
         let script = bin.join("script");
         fs::write(&script, "#!/bin/sh -e\n").unwrap();
-        let said = super::hint(&[script.into()], Some(std::slice::from_ref(&bin)));
+        let said =
+            super::hint(&[script.into()], &View { minimal: Some(vec![bin.clone()]), ..View::default() });
         assert!(said.contains("--ro /bin") && said.contains("--ro /lib"), "{said}");
         // No bytes of a file do harm.
         for end in 0..elf.len() {

@@ -623,7 +623,7 @@ impl Side {
             put("fs.home", home.as_str().into());
         }
         for name in fs.allow_write.iter().flatten() {
-            put("fs.allow_write", quoted(name));
+            put("fs.allow_write", quoted(&name.name));
         }
         match work {
             None => {}

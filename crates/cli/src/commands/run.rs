@@ -16,8 +16,8 @@ use exeat_runner::{
 use nix::unistd::Pid;
 
 use crate::args::audit::KeyFrom;
-use crate::args::unread::{Places, places};
-use crate::args::{OnDeniedWhat, Output, Require, RunArgs};
+use crate::args::unread::{Places, all_refused, places};
+use crate::args::{Command, OnDeniedWhat, Output, Require, RunArgs};
 use crate::commands::{audit, not_found};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -116,13 +116,13 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     for note in lost.map(|lost| lost.notes.as_slice()).unwrap_or_default() {
         stdio::line("note", note);
     }
-    let Done { outcome, doubts, llm, limits, policy, host_ports, shown } = done?;
+    let Done { outcome, doubts, llm, limits, policy, host_ports, view } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
     if let Some(why_not) = &outcome.why_not {
         let hint = if outcome.ended == Ended::NotFound {
-            Some(not_found::hint(&command, shown.as_deref()))
+            Some(not_found::hint(&command, &view))
         } else {
             not_found::hint_not_executable(&command)
         };
@@ -161,7 +161,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
 
 /// Writes the result of a run whose arguments clap refused to each `--result` among them, so that an old file there is not taken
 /// for this run's result. Ignores errors, because the refusal is on stderr in any case.
-pub(crate) fn refused(error: &clap::Error) {
+pub(crate) fn refused(failure: &Failure) {
     let words: Vec<OsString> = std::env::args_os().collect();
     let (Some(Places { results, audits, is_dry: false, .. }), Ok(machine)) =
         (places(&words), crate::request::here())
@@ -173,9 +173,35 @@ pub(crate) fn refused(error: &clap::Error) {
     if request::inherited(&named).is_err() || !results.iter().all(apart) {
         return;
     }
-    let failure = refusal(error);
     for sink in results.iter().filter_map(|result| Sink::open(result).ok()) {
-        let _ = sink.write(&result::of_failure(&failure));
+        let _ = sink.write(&result::of_failure(failure));
+    }
+}
+
+/// The refusal of a command line by clap, with the other faults in the values of its flags. Also returns whether there is no other.
+pub(crate) fn refusal_of_all(words: &[OsString], first: clap::Error) -> (Failure, bool) {
+    let alone = refusal(&first);
+    let (refused, rest) = all_refused(words, first);
+    let of_run = rest.and_then(|cli| match cli.command {
+        Command::Run(args) => request::policy_of(&args, &request::here().ok()?).err(),
+        _ => None,
+    });
+    let refused = refused.into_iter().map(|error| {
+        let flag = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(flag)) => flag.split(' ').next().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        };
+        (flag, refusal(&crate::args::visible(error)))
+    });
+    let of_run = of_run.map(|failure| (String::new(), failure));
+    let faults = refused.chain(of_run).filter_map(|(flag, failure)| match failure {
+        Failure::Fault(fault) => Some((flag, fault)),
+        _ => None,
+    });
+    let faults: Vec<_> = faults.collect();
+    match faults.len() {
+        0 | 1 => (alone, true),
+        _ => (exeat_compose::join_faults(faults).map_or(alone, Failure::from), false),
     }
 }
 
@@ -218,8 +244,7 @@ struct Done {
     limits: Limits,
     policy: Policy,
     host_ports: Vec<HostPort>,
-    /// The paths of a minimal view that the caller named; `None` for another view.
-    shown: Option<Vec<PathBuf>>,
+    view: not_found::View,
 }
 
 fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
@@ -239,7 +264,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     // What the stage of a killed run has left must not decide about this one.
     let mut settled = exeat_runner::settle_killed(&machine.env, &[&machine.cwd]);
     let prepared = prepare(args, machine, &mut settled);
-    let Prepared { mut plan, key, hints, doubts, llm, limits, host_ports, shown } = match prepared {
+    let Prepared { mut plan, key, hints, doubts, llm, limits, host_ports, view } = match prepared {
         Ok(prepared) => prepared,
         Err(failure) => {
             for line in exeat_runner::settled_lines(settled) {
@@ -260,7 +285,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let policy = plan.policy().clone();
     plan.record_doubts(doubts.clone());
     let outcome = exeat_runner::run(plan, oversight)?;
-    Ok(Done { outcome, doubts, llm, limits, policy, host_ports, shown })
+    Ok(Done { outcome, doubts, llm, limits, policy, host_ports, view })
 }
 
 /// A run that can start. The fields that [`Done`] has, too, are as there.
@@ -273,7 +298,7 @@ struct Prepared {
     llm: bool,
     limits: Limits,
     host_ports: Vec<HostPort>,
-    shown: Option<Vec<PathBuf>>,
+    view: not_found::View,
 }
 
 /// Plans the run, and settles the killed runs that are left in its trees.
@@ -285,9 +310,7 @@ fn prepare(args: RunArgs, machine: Machine, settled: &mut Settlement) -> Result<
     request.stage.iter().for_each(|stage| name_stage(stage));
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
-    let files = &request.files;
-    let named = files.ro.iter().chain(&files.rw).map(|bind| bind.guest.clone());
-    let shown = (files.view == View::Minimal).then(|| named.collect());
+    let is_minimal = request.files.view == View::Minimal;
     let key = exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     exeat_runner::settle_killed_of(&request, settled);
     let mut plan = exeat_runner::plan(request)?;
@@ -295,7 +318,8 @@ fn prepare(args: RunArgs, machine: Machine, settled: &mut Settlement) -> Result<
         Some(Require::Full) => plan.require_full()?,
         None => {}
     }
-    Ok(Prepared { plan, key, hints, doubts, llm, limits, host_ports, shown })
+    let view = not_found::View { minimal: is_minimal.then(|| plan.shown()), ways: plan.ways().clone() };
+    Ok(Prepared { plan, key, hints, doubts, llm, limits, host_ports, view })
 }
 
 impl From<OnDeniedWhat> for OnDenied {

@@ -7,13 +7,12 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, SFlag, fstat};
-use nix::sys::statfs::TMPFS_MAGIC;
+use nix::sys::stat::{FileStat, SFlag};
 use nix::unistd::geteuid;
 
 use super::Watch;
 use super::descriptors::{kind, open_above, open_file, stat_in};
-use super::times::{CLOCKS, COUNTING, LOCAL, OWN_CLOCK, file_system};
+use super::times::{CLOCKS, Devices, OWN_CLOCK};
 use crate::protected::GIT_LINK;
 
 impl Watch {
@@ -78,37 +77,35 @@ impl Watch {
         path.ancestors().take_while(|path| path.starts_with(git)).any(is_changed) || is_below_changed()
     }
 
-    /// Returns whether the file system does not note a change that is made by a memory map. A tmpfs does not (mm/shmem.c).
-    pub(super) fn keeps_no_times(&self) -> bool {
-        *self.times.is_tmpfs.get_or_init(|| file_system(&self.tree) == Some(TMPFS_MAGIC))
+    fn devices(&self) -> &Devices {
+        self.times.devices.get_or_init(|| Devices::of(&self.tree))
+    }
+
+    /// Returns whether the time of a file shows each change of it, also one that is made by a memory map. A tmpfs does not note one
+    /// (mm/shmem.c).
+    pub(super) fn keeps_times_of(&self, stat: &FileStat) -> bool {
+        self.devices().keep_times_of(stat.st_dev)
     }
 
     /// Returns whether an entry has changed since the start, or may have: a clock may differ from this machine's, and this one may have been
     /// set back.
     pub(super) fn may_have_changed(&self, stat: &FileStat) -> bool {
-        if self.keeps_no_times() && kind(stat) == SFlag::S_IFREG {
+        if kind(stat) == SFlag::S_IFREG && !self.keeps_times_of(stat) {
             return true;
         }
         let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or(0));
-        let differ = *self.times.clocks.get_or_init(|| {
-            let is_local = file_system(&self.tree).is_some_and(|fs| LOCAL.contains(&fs));
-            let passed = self.since.elapsed().unwrap_or_default();
-            let set_back = self.times.begun.elapsed().saturating_sub(passed);
-            set_back + if is_local { OWN_CLOCK } else { CLOCKS }
-        });
-        changed + differ >= self.changed_since()
+        let passed = self.since.elapsed().unwrap_or_default();
+        let set_back = self.times.begun.elapsed().saturating_sub(passed);
+        let differ = if self.devices().have_own_clock(stat.st_dev) { OWN_CLOCK } else { CLOCKS };
+        changed + set_back + differ >= self.changed_since()
     }
 
     /// Returns whether there is nothing to find in a directory: it has no directories, nothing has come into it during the run, and it is no
     /// repository. git takes none without a `HEAD` for one, and what else it needs may be files.
     pub(super) fn is_old_leaf(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> bool {
-        let counting = self.times.counting.get_or_init(|| {
-            let is_counting = file_system(&self.tree).is_some_and(|fs| COUNTING.contains(&fs));
-            fstat(&self.tree).ok().filter(|_| is_counting).map(|stat| stat.st_dev)
-        });
         let is_missing = |inside: &str| stat_in(dir, Path::new(name).join(inside)) == Err(Errno::ENOENT);
         stat.st_nlink == 2
-            && Some(stat.st_dev) == *counting
+            && self.devices().count_links(stat.st_dev)
             && !self.may_have_changed(stat)
             && is_missing(GIT_LINK)
             && is_missing("HEAD")

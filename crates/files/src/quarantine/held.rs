@@ -119,8 +119,9 @@ impl Watch {
 
     /// Whether a file that names paths is as it was at the start.
     pub(super) fn is_as_it_was(&self, path: &Path) -> bool {
-        let file = naming_file(&self.tree, path, self.keys).filter(|_| !self.keeps_no_times());
-        file.is_some_and(|file| self.contents.iter().any(|it| it.has_naming_file(file)))
+        self.stat(path).is_ok_and(|stat| self.keeps_times_of(&stat))
+            && naming_file(&self.tree, path, self.keys)
+                .is_some_and(|file| self.contents.iter().any(|it| it.has_naming_file(file)))
     }
 
     /// Moves aside what git obeys in a directory of a repository, if it came or changed during the run and is not as git makes it.

@@ -29,11 +29,10 @@ use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{NotedHashes, Times};
 use super::{
-    Beside, FurtherDown, HasWriter, Item, Later, Leftover, Leftovers, MissingName, OtherRuns, StateOfRun,
-    Watch, WatchList,
+    Beside, FurtherDown, HasWriter, Item, Later, Leftover, Leftovers, OtherRuns, StateOfRun, Watch, WatchList,
 };
 use crate::names::open_plain;
-use crate::protected::{GIT_LINK, Obeyed, matches_pattern};
+use crate::protected::{GIT_LINK, matches_pattern};
 
 /// The directory of journals below the user's state directory. No stage sees it.
 const LIVE: &str = "exeat/live";
@@ -251,8 +250,7 @@ fn read(file: &File) -> io::Result<Vec<Entry>> {
         let trees = entries.iter_mut().filter(|entry| path.starts_with(&entry.list.tree));
         let Some(entry) = trees.max_by_key(|entry| entry.list.tree.as_os_str().len()) else { continue };
         let name = path.strip_prefix(&entry.list.tree).ok().and_then(|name| name.to_str());
-        let name = name.map(|name| MissingName { name: name.to_owned(), obeyed: Obeyed::AtOnce });
-        entry.list.names.extend(name);
+        entry.list.removed.extend(name.map(str::to_owned));
     }
     Ok(entries)
 }
@@ -397,8 +395,11 @@ impl SettledRun {
             entry.waits = true;
             self.later.push(entry);
         }
+        // Before anything is judged: a file with a second name would be moved.
+        let replacements: Vec<_> = watches.iter().flat_map(Watch::settle_replacements).collect();
         let found = &mut self.told.found;
         *found = finish_until(&watches, has_writer, is_over);
+        replacements.into_iter().for_each(|replacement| found.add(replacement));
         // Nobody has told of these.
         let is_told = found.is_cut;
         let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
@@ -488,13 +489,14 @@ impl Live {
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         self.at_start.push(TreeAtStart::new(&entry));
-        let WatchList { tree, names, patterns, links, pointers, further, let_through, .. } = entry.list;
+        let WatchList { tree, names, removed, patterns, links, pointers, further, let_through, .. } =
+            entry.list;
         self.trees.push(Beside { run: run.to_owned(), tree: tree.clone(), since: entry.since });
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
             self.further.entry(tree.join(&it.dir)).or_default().push((it, Arc::clone(&let_through)));
         }
-        self.names.extend(names.into_iter().map(|it| tree.join(it.name)));
+        self.names.extend(names.into_iter().map(|it| it.name).chain(removed).map(|name| tree.join(name)));
         self.patterns.extend(patterns.into_iter().map(|it| (tree.join(it.dir), it.name, it.known)));
         self.links.extend(links.into_iter().map(|(name, target)| (tree.join(name), target)));
         self.pointers.extend(pointers.into_iter().map(|name| tree.join(name)).zip(entry.pointers));

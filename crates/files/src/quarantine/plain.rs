@@ -29,12 +29,6 @@ const SAMPLES: usize = 64;
 const HOOKS: &str = "hooks";
 const BRANCHES: &str = "branches";
 
-/// Returns whether a configuration names no program, no file and no repository: its keys choose a way to work, whoever wrote them.
-#[must_use]
-pub fn is_plain_config(text: &[u8]) -> bool {
-    (text.len() as u64) < CONFIG && git_config::is_plain(text, |_| false)
-}
-
 impl Watch {
     /// Returns whether a name of git's may stay. `git` is the place of a repository's directory below the tree, and `name` the whole name in
     /// it; `dir` contains its last part. The end of another run that goes on judges it again.

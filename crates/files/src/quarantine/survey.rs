@@ -103,7 +103,7 @@ impl Watch {
     fn note(&self, repository: &Path, path: &Path) -> Option<(PathBuf, PathBuf)> {
         let is_new = || self.has_new_time(repository, path);
         let noted = self.note_unless(repository, path, &mut { BYTES }, is_new);
-        self.is_too_large(&noted).then(|| (repository.to_path_buf(), path.to_path_buf()))
+        Self::is_too_large(&noted).then(|| (repository.to_path_buf(), path.to_path_buf()))
     }
 
     fn note_unless(
@@ -126,8 +126,8 @@ impl Watch {
         self.noted.has_stage.load(Ordering::SeqCst) || !self.beside.is_empty()
     }
 
-    fn is_too_large<T>(&self, read: &io::Result<T>) -> bool {
-        self.keeps_no_times() && read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::FileTooLarge)
+    fn is_too_large<T>(read: &io::Result<T>) -> bool {
+        read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::FileTooLarge)
     }
 
     /// Returns whether a file or a directory was there at the start with all that is in it now, and git took the repository's directory for
@@ -138,7 +138,7 @@ impl Watch {
             return false;
         }
         let mut mark = self.mark(repository, path, &mut { BYTES });
-        if self.is_too_large(&mark) {
+        if Self::is_too_large(&mark) {
             let mut room = self.noted.large.lock().unwrap_or_else(PoisonError::into_inner);
             mark = self.mark(repository, path, &mut room.0);
         }
@@ -191,7 +191,7 @@ impl Watch {
                 return Ok(hasher.finish());
             }
         }
-        if is_file && self.keeps_no_times() {
+        if is_file && !self.keeps_times_of(stat) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(self.keys.hash_one(version(stat)))
@@ -218,7 +218,7 @@ impl Watch {
             let dir = retry_opened(top.as_fd(), || open_at(top.as_fd(), &at))?;
             for entry in retry_opened(dir.as_fd(), || entries(dir.as_fd()))? {
                 let (name, _) = entry?;
-                left = left.checked_sub(1).ok_or(io::ErrorKind::FileTooLarge)?;
+                left = left.checked_sub(1).ok_or(io::ErrorKind::ArgumentListTooLong)?;
                 let stat = stat_in(dir.as_fd(), &name)?;
                 let below = at.join(&name);
                 visit(&below, dir.as_fd(), &name, &stat)?;
@@ -233,6 +233,7 @@ impl Watch {
 mod tests {
     use std::fs::{self, File};
 
+    use super::super::times::Devices;
     use super::super::{StateOfRun, WatchList, finish};
     use super::*;
 
@@ -258,7 +259,7 @@ mod tests {
             File::create(git.join("hooks/tool")).unwrap().set_len(more).unwrap();
             let list = WatchList { tree: tree.clone(), ..WatchList::default() };
             let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
-            watch.times.is_tmpfs.set(true).unwrap();
+            watch.times.devices.set(Devices::without_times()).unwrap();
             watch.note_nested(&|| false);
             watch.stage_starts();
             written.iter().for_each(|written| fs::write(git.join("hooks/pre-push"), written).unwrap());

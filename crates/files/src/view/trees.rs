@@ -492,7 +492,12 @@ impl<'a> Builder<'a> {
         } else {
             excess.append(&mut paths);
         }
-        if excess.is_empty() { Ok(()) } else { Err(FileFault::Excess(excess)) }
+        // Flags for paths that are not declared only keep the declaration from granting: another flag would not make them useful.
+        let binds = self.files.ro.iter().chain(&self.files.rw);
+        let helps = excess.iter().all(|one| one.flag.is_some())
+            && binds.into_iter().all(|bind| !declared.covers(&bind.host));
+        let idle = if helps { declared.instead.clone() } else { Vec::new() };
+        if excess.is_empty() { Ok(()) } else { Err(FileFault::Excess { excess, idle }) }
     }
 
     /// Makes the protected paths in a writable tree read-only there, but for what is let through in them.

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::escape::visible;
-use crate::file::FileError;
 use crate::file::keys::nearest;
 use crate::file::raw::{self, Entry, Node, Value};
 use crate::file::reader::{Reader, rule_meant};
+use crate::file::{FileError, PathSpec};
 
 use super::{Effect, EffectKind, EffectPath, EffectSet, HostRule, HostRuleError};
 use crate::grammar::RuleFault;
@@ -23,8 +23,18 @@ impl EffectSet {
     /// unknown tag, a missing or wrong field, a value of the wrong type, a host that is not an allow rule. Nothing
     /// is loaded then.
     pub fn parse(text: &str, path_shown: &str) -> Result<Self, FileError> {
+        Self::parse_with_lines(text, path_shown).map(|(effects, _)| effects)
+    }
+
+    /// Parses like [`parse`](Self::parse), and returns the line of each path as well, from 1.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse).
+    pub fn parse_with_lines(text: &str, path_shown: &str) -> Result<(Self, Vec<(PathSpec, u32)>), FileError> {
         let mut reader = Reader::new(text, path_shown);
         let mut effects = Self::new();
+        let mut lines = Vec::new();
         if reader.check_size() {
             if reader.text().trim().is_empty() {
                 reader.fault(
@@ -36,10 +46,10 @@ impl EffectSet {
                 match document.value {
                     Value::Array(items) => {
                         for item in items {
-                            effects.0.extend(reader.effect(item));
+                            effects.0.extend(reader.effect(item, &mut lines));
                         }
                     }
-                    _ => effects.0.extend(reader.effect(document)),
+                    _ => effects.0.extend(reader.effect(document, &mut lines)),
                 }
             }
         }
@@ -48,12 +58,13 @@ impl EffectSet {
             _ => 0,
         };
         reader.check_rule_count(effects.0.iter().map(hosts).sum());
-        reader.finish(effects)
+        reader.finish((effects, lines))
     }
 }
 
 impl Reader<'_> {
-    fn effect(&mut self, node: Node) -> Option<Effect> {
+    /// Reads an effect, and notes the line of its path.
+    fn effect(&mut self, node: Node, lines: &mut Vec<(PathSpec, u32)>) -> Option<Effect> {
         let at = node.at.start..node.at.start + 1;
         let Value::Table(mut entries) = node.value else {
             let meant = match &node.value {
@@ -82,7 +93,12 @@ impl Reader<'_> {
             self.fault(tag_at, format!("there is no effect `{}`", visible(&word)), meant);
             return None;
         };
-        self.fields(kind, entries, tag_at)
+        let path_at = entries.iter().find(|entry| entry.key == "path").map(|entry| entry.node.at.start);
+        let effect = self.fields(kind, entries, tag_at)?;
+        if let (Effect::FsRead { path } | Effect::FsWrite { path }, Some(at)) = (&effect, path_at) {
+            lines.push((path.spec().clone(), self.line(at)));
+        }
+        Some(effect)
     }
 
     fn fields(&mut self, kind: EffectKind, entries: Vec<Entry>, tag_at: Range<usize>) -> Option<Effect> {

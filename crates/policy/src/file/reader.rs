@@ -71,9 +71,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the line of a byte, from 1.
-    pub(super) fn line(&self, at: usize) -> u32 {
+    pub(crate) fn line(&self, at: usize) -> u32 {
         // The size of a file bounds it.
         u32::try_from(self.breaks.partition_point(|end| *end < at) + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the text is that of `--set`, whose lines say nothing.
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set
     }
 
     pub(super) fn origin(&self, at: usize) -> Origin {

@@ -24,7 +24,7 @@ use super::raw::{Entry, Node, Value};
 use super::reader::{Reader, rule_meant};
 use super::{
     EffectsSection, EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, SandboxSection, UpstreamSection,
-    View,
+    View, WrittenName,
 };
 
 /// Maximum characters of a stage's name, which is in every record.
@@ -364,7 +364,11 @@ impl Reader<'_> {
                 "cache" => fs.cache = self.choice(entry, Cache::ALL, Cache::WORDS),
                 "home" => fs.home = self.choice(entry, Home::ALL, Home::WORDS),
                 "allow_write" => {
-                    fs.allow_write = Some(self.strings(entry).into_iter().map(|(name, _)| name).collect());
+                    let names = self.strings(entry).into_iter().map(|(name, at)| {
+                        let line = (!self.is_set()).then(|| self.line(at.start));
+                        WrittenName { name, line }
+                    });
+                    fs.allow_write = Some(names.collect());
                 }
                 _ => {}
             }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exeat_files::quarantine::{Arrivals, FileId, Leftover, Watch, is_plain_config};
+use exeat_files::quarantine::{Arrivals, FileId, Leftover, Watch};
 use exeat_sandbox::{
     FileHandle, InsideMounts, InsideProcess, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer, Touch,
     Touches,
@@ -27,9 +27,9 @@ use exeat_sandbox::{
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use super::branches::differ_in_branches;
 use super::calls::Calls;
 use super::covered::{Covered, Doubt, LastCovers, Name, State};
+use super::git_settings::differ_harmlessly;
 use super::list::{CoverList, Watched};
 use super::saved::{MOST, SavedFile, tree_of};
 
@@ -129,6 +129,8 @@ enum Acceptable {
 pub(super) enum Fate {
     /// The cover is in place again.
     Restored,
+    /// The cover is in place again, on the file that another run wrote.
+    ByRun,
     /// The cover is in place again, on a copy of the file that was covered before.
     PutBack,
     /// The file was removed, and nothing has its name.
@@ -448,12 +450,9 @@ impl Remounts {
         }
         let cover = self.covered(key)?;
         let is_harmless = |old: &SavedFile| {
-            let is_named = |name: &str| cover.host.file_name().is_some_and(|it| it == name);
-            let differ = || is_named("config") && differ_in_branches(&old.bytes, &new.bytes);
-            // What is plain stays at the end of a run, too.
-            let are_plain =
-                || is_named("config.worktree") && [old, &new].iter().all(|it| is_plain_config(&it.bytes));
-            old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ() || are_plain())
+            let is_gits = cover.host.file_name().is_some_and(|it| it == "config" || it == "config.worktree");
+            let differ = || is_gits && differ_harmlessly(&old.bytes, &new.bytes);
+            old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ())
         };
         if cover.saved.as_ref().is_some_and(is_harmless) {
             return Ok(Acceptable::Host(new));
@@ -475,7 +474,7 @@ impl Remounts {
             Ok(Acceptable::Own(status, lease, new)) => {
                 self.settle(key, status, lease)?;
                 self.covered(key)?.saved = Some(new);
-                return Ok(Fate::Restored);
+                return Ok(Fate::ByRun);
             }
             Err(Doubt::Unknown(_)) => None,
             Err(why) => return Err(why),

@@ -71,13 +71,13 @@ pub struct OtherProxy {
 pub(super) fn unseen_line(plan: &Plan) -> Option<String> {
     let words: Vec<PathBuf> = plan.command.iter().skip(1).map(PathBuf::from).collect();
     if let Some(path) = find_unseen_word(&plan.mounts, &plan.cwd, &words) {
-        let path = path.display();
-        return Some(format!("the stage does not see `{path}` of this machine: --ro {path}"));
+        let way = plan.ways.to_show(&[&path]);
+        return Some(format!("the stage does not see `{}` of this machine: {way}", path.display()));
     }
     let UnseenLinks { count, first: (link, end) } = find_unseen_links(&plan.mounts, &plan.cwd, &words)?;
-    let (name, end) = (link.file_name()?.display(), end.display());
+    let (name, way, end) = (link.file_name()?.display(), plan.ways.to_show(&[&end]), end.display());
     let more = if count == 1 { String::new() } else { format!(" ({count} such links)") };
-    Some(format!("the stage does not see where the link `{name}` leads, `{end}`{more}: --ro {end}"))
+    Some(format!("the stage does not see where the link `{name}` leads, `{end}`{more}: {way}"))
 }
 
 /// Adds the leftovers of a stage to the error of its run, if there are any.

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use exeat_compose::Calls;
 use exeat_files::layout::Mount;
-use exeat_files::protected::{Obeyed, let_through};
+use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
-    Interrupted, Journal, Leftover, Leftovers, Live, MissingName, QUARANTINE, Settlement, StateOfRun, Watch,
-    WatchList, finish_until, settle_interrupted,
+    Interrupted, Journal, Leftover, Leftovers, Live, QUARANTINE, Settlement, StateOfRun, Watch, WatchList,
+    finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
 use exeat_files::stubs::Stub;
@@ -119,8 +119,8 @@ pub(super) fn watch_remade<'a>(
 ) -> Vec<Watch> {
     let watch = |path: &PathBuf| {
         let (tree, name) = place_of(plan, path)?;
-        let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
-        Watch::start(WatchList { tree, names, ..WatchList::default() }, state_of_run.clone()).ok()
+        let list = WatchList { tree, removed: vec![name], ..WatchList::default() };
+        Watch::start(list, state_of_run.clone()).ok()
     };
     paths.filter_map(watch).collect()
 }

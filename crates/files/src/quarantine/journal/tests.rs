@@ -398,3 +398,29 @@ fn l08_a_name_that_became_free_is_one_that_was_missing() {
         assert_eq!(scene.settle().2, usize::from(is_moved));
     }
 }
+
+/// exeat is killed while it replaces a file: one more name leads to the old one, or to that which was to replace it.
+#[test]
+fn l08_no_name_of_a_replaced_file_stays_after_a_kill() {
+    let scene = Scene(std::env::temp_dir().join(format!("journal-replaced-{}", std::process::id())));
+    let dir = scene.tree().join(".vscode");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("tasks.json"), "mine").unwrap();
+    let list = WatchList {
+        tree: scene.tree(),
+        covered: [".vscode".into()].into(),
+        read_only: [".vscode/tasks.json".into()].into(),
+        ..WatchList::default()
+    };
+    let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+    let watches = [Watch::start(list, state_of_run).unwrap()];
+    drop(Journal::write(&scene.state(), "RUN", &watches).unwrap());
+    let [twin, draft, other] =
+        [".exeat-quarantine.1", ".exeat-quarantine.2", "other"].map(|name| dir.join(name));
+    fs::hard_link(dir.join("tasks.json"), &twin).unwrap();
+    fs::write(&draft, "new").unwrap();
+    fs::write(&other, "theirs").unwrap();
+    assert_eq!(scene.settle(), (1, 0, 1), "the draft is moved");
+    assert_eq!([&twin, &draft, &other].map(|path| path.exists()), [false, false, true]);
+    assert_eq!(fs::metadata(dir.join("tasks.json")).unwrap().nlink(), 1);
+}

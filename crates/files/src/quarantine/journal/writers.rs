@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::descriptors::FileId;
 use super::super::store::DirectoryId;
-use super::super::times::{CLOCKS, LOCAL, file_system};
+use super::super::times::{CLOCKS, Devices};
 use super::{Entry, Live};
 use crate::names::{Mounts, joined, open_plain, whole};
+use crate::walk::LinkRule;
 
 /// The longest time that a file system's time is behind this process's clock: a tick of the kernel's clock.
 const TICK: Duration = Duration::from_millis(20);
@@ -57,30 +58,38 @@ impl TreeAtStart {
     fn has_changed_since(&self, at: &Path, about: &Metadata) -> bool {
         let parts = (u64::try_from(about.ctime()), u32::try_from(about.ctime_nsec()));
         let (Ok(seconds), Ok(rest)) = parts else { return true };
-        let tree = open_plain(at).ok();
-        let is_local = tree.and_then(file_system).is_some_and(|kind| LOCAL.contains(&kind));
+        let Ok(devices) = open_plain(at).map(Devices::of) else { return true };
         let behind = match rest {
-            _ if !is_local => CLOCKS,
+            _ if !devices.have_own_clock(about.dev()) => CLOCKS,
             0 => SECOND,
             _ => TICK,
         };
-        UNIX_EPOCH + Duration::new(seconds, rest) + behind >= self.since
+        // The clock was set back since, and what has changed may seem older.
+        let is_set_back = SystemTime::now() < self.since;
+        is_set_back
+            || about.is_file() && !devices.keep_times_of(about.dev())
+            || UNIX_EPOCH + Duration::new(seconds, rest) + behind >= self.since
     }
 }
 
 impl Live {
-    /// Returns the tree of such a run whose stage may have written a file, or had its path lead to it: the file, or a directory between it and
-    /// the tree, came or changed since the run started. The same directory counts by whatever path and mount.
+    /// Returns the tree of such a run whose stage may have written a file, or had its path lead to it: the file, a link on its path, or a
+    /// directory between one of them and the tree, came or changed since the run started. The same directory counts by whatever path and
+    /// mount. A file whose file system does not note every change counts as changed.
     #[must_use]
     pub fn tree_of_writer(&self, path: &Path) -> Option<&Path> {
         if self.at_start.is_empty() {
             return None;
         }
-        // The name may be a link of the stage's.
-        let above = path.parent().and_then(|above| above.canonicalize().ok());
-        let named = above.and_then(|above| Some(above.join(path.file_name()?)));
-        let real = path.canonicalize().ok();
-        let mut paths: BTreeSet<PathBuf> = [named, real].into_iter().flatten().collect();
+        let mut paths: BTreeSet<PathBuf> = match LinkRule::from_env().walk(path) {
+            Ok(end) => end.links.into_iter().chain([end.real]).collect(),
+            // It is gone, or a link on its path is followed no more.
+            Err(_) => {
+                let above = path.parent().and_then(|above| above.canonicalize().ok());
+                let named = above.and_then(|above| Some(above.join(path.file_name()?)));
+                [named, path.canonicalize().ok()].into_iter().flatten().collect()
+            }
+        };
         let mounts = Mounts::new(&whole(Path::new("/proc/self/mountinfo")).unwrap_or_default());
         let aliases: Vec<_> = paths.iter().flat_map(|path| mounts.aliases(path)).collect();
         paths.extend(aliases);

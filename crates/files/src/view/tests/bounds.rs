@@ -400,7 +400,7 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
             read: read.iter().map(PathBuf::from).collect(),
             write: write.iter().map(PathBuf::from).collect(),
             narrow,
-            beyond: Vec::new(),
+            ..Declared::default()
         }),
         ..Files::default()
     };
@@ -445,6 +445,20 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
     let place = elsewhere.display();
     let fix = error.fix().unwrap();
     assert!(fix.starts_with(&format!("--ro {place} --rw {place} grants them; --set ")), "{fix}");
+    // The one flag is not declared: another flag would not make it useful.
+    let mut files = declare(&[&elsewhere], &[], false);
+    files.rw = vec![bind(&srv.join("b"))];
+    let mut declared = files.declared.take().unwrap();
+    declared.instead = vec!["--rw /srv/b".into()];
+    let fix = |declared: &Declared, files: &Files| {
+        let files = Files { declared: Some(declared.clone()), ..files.clone() };
+        scene.try_build(&files, &project, None).unwrap_err().fix().unwrap()
+    };
+    let said = fix(&declared, &files);
+    assert!(said.starts_with("leave --rw /srv/b out: the stage does not declare it"), "{said}");
+    declared.write = vec![srv.join("b")];
+    let said = fix(&declared, &files);
+    assert!(said.starts_with("--ro "), "{said}");
     let files = declare(&[], &[&srv.join("a")], false);
     let files = Files { bounds: vec![ceiling(None, Some(&[&srv.join("b")]))], ..files };
     let said = scene.try_build(&files, &project, None).unwrap_err().to_string();
@@ -457,7 +471,7 @@ fn n12_a_declaration_bounds_the_binds_and_each_declared_path_needs_a_grant() {
             read: vec![project.join("wide/b")],
             write: Vec::new(),
             narrow,
-            beyond: Vec::new(),
+            ..Declared::default()
         }),
         ro: vec![bind(&srv)],
         ..Files::default()
@@ -486,7 +500,7 @@ fn a_bind_of_the_working_directory_shows_all_of_it_whatever_is_declared() {
             read: Vec::new(),
             write: vec![out.clone()],
             narrow: false,
-            beyond: Vec::new(),
+            ..Declared::default()
         }),
         ..Files::default()
     };
@@ -653,7 +667,7 @@ fn check(scene: &Scene, random: &Random) -> Result<(), TestCaseError> {
         read: paths(read),
         write: paths(write),
         narrow: true,
-        beyond: Vec::new(),
+        ..Declared::default()
     });
     // A declaration says nothing about the working directory: leave that out of the comparison.
     let cwd = if declared.is_some() { PathBuf::from("/") } else { scene.project() };

@@ -1,18 +1,19 @@
-//! Recognizes changes of a git configuration that are harmless whoever made them: which branch follows which.
+//! Recognizes changes of a git configuration that are harmless whoever made them: which branch follows which, and whether a checkout is sparse.
 
 use std::collections::HashSet;
 
-/// Returns whether two configurations differ only in sections that set which remote branch a branch follows, for a remote that both know.
-/// `git push -u` and `git checkout -b NAME REMOTE/NAME` write such sections. They make git run no program and contact no other host.
-pub(super) fn differ_in_branches(one: &[u8], other: &[u8]) -> bool {
+/// Returns whether two configurations differ only in sections that set which remote branch a branch follows, for a remote that both know,
+/// or whether a checkout is sparse. `git push -u`, `git checkout -b NAME REMOTE/NAME` and `git sparse-checkout set` write such sections. They
+/// make git run no program and contact no other host.
+pub(super) fn differ_harmlessly(one: &[u8], other: &[u8]) -> bool {
     let (Ok(one), Ok(other)) = (std::str::from_utf8(one), std::str::from_utf8(other)) else { return false };
     // The other sections are equal byte for byte, and with them the remotes.
-    without_branches(one).is_some_and(|rest| without_branches(other) == Some(rest))
+    without_harmless(one).is_some_and(|rest| without_harmless(other) == Some(rest))
 }
 
 /// Returns the sections that set more than this. Returns `None` if a line continues in the next one: then a header may be part of a
 /// value.
-fn without_branches(text: &str) -> Option<Vec<&str>> {
+fn without_harmless(text: &str) -> Option<Vec<&str>> {
     if text.contains(['\\', '\r', '\0']) || !(text.is_empty() || text.ends_with('\n')) {
         return None;
     }
@@ -24,7 +25,9 @@ fn without_branches(text: &str) -> Option<Vec<&str>> {
     let sections: Vec<&str> = sections.filter(|section| !section.is_empty()).collect();
     let remotes: HashSet<&str> =
         sections.iter().filter_map(|section| quoted(section.lines().next()?, "remote")).collect();
-    Some(sections.into_iter().filter(|section| !is_branch(section, &remotes)).collect())
+    Some(
+        sections.into_iter().filter(|section| !is_branch(section, &remotes) && !is_sparse(section)).collect(),
+    )
 }
 
 /// Returns the name in `[KIND "NAME"]`, if none of its characters has a special meaning.
@@ -45,6 +48,19 @@ fn is_branch(section: &str, remotes: &HashSet<&str>) -> bool {
         })
 }
 
+fn is_sparse(section: &str) -> bool {
+    let mut lines = section.lines();
+    let keys: &[&str] = match lines.next() {
+        Some("[core]") => &["sparseCheckout", "sparseCheckoutCone"],
+        Some("[index]") => &["sparse"],
+        _ => return false,
+    };
+    lines.all(|line| {
+        let pair = line.strip_prefix('\t').and_then(|line| line.split_once(" = "));
+        pair.is_some_and(|(key, value)| keys.contains(&key) && ["true", "false"].contains(&value))
+    })
+}
+
 fn is_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/+@".contains(c);
     !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain)
@@ -52,12 +68,12 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::differ_in_branches;
+    use super::differ_harmlessly;
 
     const OLD: &str = "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = https://git.test/a.git\n";
 
     fn differs(new: &str) -> bool {
-        differ_in_branches(OLD.as_bytes(), new.as_bytes())
+        differ_harmlessly(OLD.as_bytes(), new.as_bytes())
     }
 
     #[test]
@@ -67,8 +83,26 @@ mod tests {
         assert!(differs(OLD));
         assert!(differs(&format!("{OLD}{main}")));
         assert!(differs(&format!("{main}{OLD}{other}")));
-        assert!(differ_in_branches(format!("{OLD}{main}").as_bytes(), OLD.as_bytes()));
-        assert!(differ_in_branches(b"", b"[branch \"x\"]\n\tremote = .\n"));
+        assert!(differ_harmlessly(format!("{OLD}{main}").as_bytes(), OLD.as_bytes()));
+        assert!(differ_harmlessly(b"", b"[branch \"x\"]\n\tremote = .\n"));
+    }
+
+    /// What `git sparse-checkout` writes to `config.worktree`.
+    #[test]
+    fn a_checkout_may_become_sparse() {
+        let sparse =
+            b"[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = true\n[index]\n\tsparse = false\n";
+        assert!(differ_harmlessly(b"", sparse) && differ_harmlessly(sparse, b""));
+        let other = b"[user]\n\tname = a\n";
+        assert!(differ_harmlessly(other, &[&other[..], sparse].concat()));
+        for more in [
+            "[core]\n\tsparseCheckout = true\n\tfsmonitor = sh x\n",
+            "[core]\n\tsparseCheckout = x\n",
+            "[core \"x\"]\n\tsparseCheckout = true\n",
+            "[index]\n\tsparse = true\n[remote \"origin\"]\n\tpushurl = https://evil.test/\n",
+        ] {
+            assert!(!differ_harmlessly(b"", more.as_bytes()), "{more:?}");
+        }
     }
 
     #[test]
@@ -102,6 +136,6 @@ mod tests {
         assert!(!differs(swapped), "the last value of a key counts: the order is kept");
         let within = OLD.replace("\tbare", "[branch \"x\"]\n\tremote = origin\n\tbare");
         assert!(!differs(&within), "a key has come to another section");
-        assert!(!differ_in_branches(b"\xff\n", b"\xff\n[branch \"x\"]\n\tremote = .\n"));
+        assert!(!differ_harmlessly(b"\xff\n", b"\xff\n[branch \"x\"]\n\tremote = .\n"));
     }
 }
