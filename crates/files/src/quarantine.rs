@@ -4,6 +4,18 @@
 //! tree's quarantine ([`Store`]) by one rename. The stage has made what is found here: every step is relative to a directory
 //! that was opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is
 //! opened for the move, and closed again.
+//!
+//! The parts of [`Watch`], by file:
+//!
+//! - here: the start, the names that are known, directories that the stage opened to others. `finish`: the order of the end.
+//! - `arrivals`, `exchanged`: what is moved while the stage runs, and the empty directories that have its place meanwhile. `replaced`: files
+//!   that exeat writes again.
+//! - `store`, `kept`: the quarantine. `journal`, `additions`: runs that were killed, and runs beside this one.
+//! - `changes`, `times`, `survey`: whether the stage may have made or changed an entry, or has it open (`has_writer`, `may_have_changed`).
+//! - `repository`, `paths`, `file_lists`, `links`, `plain`, `pointers`: a repository's directory, and what its files name.
+//! - `held`, `modules`: submodules and linked worktrees. `nested`, `own`: repositories further down. `further`: names further down.
+//! - `named`, `astray`: where configurations and links lead.
+//! - `closed`, `descriptors`: directories that the stage closed. `modes`, `file_modes`: what it may have opened to others.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -59,16 +71,20 @@ mod survey;
 mod times;
 
 use additions::Additions;
-pub use arrivals::{Arrivals, Mount};
+pub use arrivals::{Arrivals, MountOver};
 pub(crate) use descriptors::random;
 pub use descriptors::{FileId, IN_MASK_ADD};
-use descriptors::{ReopenedDirs, aside, entries, how, id_of, kind, let_in, open_at, open_beneath, stat_in};
+use descriptors::{
+    ReopenedDirs, entries, id_of, kind, open_at, open_beneath, open_how_for_directory, rename_aside,
+    retry_opened, stat_in,
+};
 use exchanged::Exchanged;
 pub use finish::finish_until;
 pub use further::{DirState, FurtherDown, first_parts_in};
 use git_names::{MODULES, WORKTREES};
 pub use journal::{
-    Interrupted, Journal, Live, Open, Settlement, Trust, open_runs, settle_interrupted, trust_repository,
+    Interrupted, Journal, Live, Settlement, Trust, UnsettledRun, settle_interrupted, trust_repository,
+    unsettled_runs,
 };
 pub use kept::{
     Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
@@ -81,7 +97,7 @@ use path_room::PathRoom;
 use pointers::Pointer;
 pub use repository::beyond_search;
 use repository::{Contents, Keys};
-pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
+pub use store::{Item, ItemId, QUARANTINE, StateOfRun, Store, directories, is_quarantine_name};
 pub use survey::Survey;
 use times::{Noted, Times};
 
@@ -131,9 +147,9 @@ pub struct NamedEverywhere {
     pub is_file: bool,
 }
 
-/// Names in one writable tree that were missing at the start.
+/// What is watched in one writable tree: names that were missing at the start, and what was there and must stay as it was.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Missing {
+pub struct WatchList {
     /// The tree.
     #[serde(with = "crate::bytes")]
     pub tree: PathBuf,
@@ -161,7 +177,7 @@ pub struct Missing {
     pub let_through: Vec<String>,
     /// Directories in which something is read-only for the stage: who may write there could replace it.
     pub covered: BTreeSet<String>,
-    /// The names in them that are read-only.
+    /// The names that are read-only in the directories of `covered`.
     #[serde(default)]
     pub read_only: BTreeSet<String>,
     /// Paths that git obeys in each repository.
@@ -170,8 +186,8 @@ pub struct Missing {
     pub is_git_open: bool,
 }
 
-impl Missing {
-    /// The [`Missing::holders`] that may be in an open tree.
+impl WatchList {
+    /// The [`WatchList::holders`] that may be in an open tree.
     fn holders_in(&self, tree: BorrowedFd<'_>) -> impl Iterator<Item = String> {
         let listing = Listing::read(tree);
         self.holders().into_iter().filter(move |dir| !listing::lacks(listing.as_ref(), dir))
@@ -233,7 +249,8 @@ fn is_open_repository(dir: BorrowedFd<'_>) -> bool {
     is_repository(is_there) || ["objects", "refs", WORKTREES].into_iter().all(is_there)
 }
 
-/// Knows what the stages of other runs made.
+/// Knows what the stages of other runs made. A trait for one type, because that is in `journal`, which uses this file: with the files of other
+/// parts they would form a circle.
 trait OtherRuns: std::fmt::Debug + Send + Sync {
     /// Whether one of these runs watches a path, and its stage may have made the entry there.
     fn have_made(&self, path: &Path) -> bool;
@@ -245,27 +262,33 @@ trait OtherRuns: std::fmt::Debug + Send + Sync {
 /// The names, and the tree as it was opened before the stage started.
 #[derive(Debug)]
 pub struct Watch {
-    missing: Missing,
+    list: WatchList,
     tree: File,
-    /// The trees that the stage can write to, each with its path, and this one among them: a submodule may lie in another tree than its
-    /// repository.
-    trees: OnceLock<Arc<[(PathBuf, File)]>>,
     /// The pointers at the start. A file is mounted read-only, so the stage did not make it.
     pointers: Vec<Pointer>,
     /// The contents of the repositories at the start.
     contents: Vec<Contents>,
     modes: Modes,
     keys: Keys,
-    /// The tree's [`DIRECTORY`].
+    /// The tree's quarantine.
     directory: Option<FileId>,
-    keeper: Keeper,
+    state_of_run: StateOfRun,
     /// When the watch started: the stage has made nothing that is older.
     since: SystemTime,
     beside: Vec<Beside>,
-    /// The earliest time of a change that only this run can still judge. Known at the end.
-    unsettled_since: OnceLock<SystemTime>,
     times: Times,
     noted: Noted,
+    later: Later,
+}
+
+/// What is known of a watched tree after its start.
+#[derive(Debug, Default)]
+struct Later {
+    /// The trees that the stage can write to, each with its path, and this one among them: a submodule may lie in another tree than its
+    /// repository.
+    trees: OnceLock<Arc<[(PathBuf, File)]>>,
+    /// The earliest time of a change that only this run can still judge. Known at the end.
+    unsettled_since: OnceLock<SystemTime>,
     /// The other runs, known at the end of this one.
     others: OnceLock<[Box<dyn OtherRuns>; 2]>,
     /// Known at the end.
@@ -296,50 +319,41 @@ struct Beside {
 
 impl Watch {
     /// Opens the tree.
-    pub fn start(missing: Missing, keeper: Keeper) -> io::Result<Self> {
+    pub fn start(list: WatchList, state_of_run: StateOfRun) -> io::Result<Self> {
         // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
         // The tree may also be a single file, or one that waits for a writer.
         let since = SystemTime::now();
-        let tree = File::from(open_plain(&missing.tree)?);
-        let pointers = missing.pointers.iter().map(|name| Pointer::read(&tree, name)).collect();
+        let tree = File::from(open_plain(&list.tree)?);
+        let pointers = list.pointers.iter().map(|name| Pointer::read(&tree, name)).collect();
         let keys = Keys::draw();
-        let contents = missing.repositories.iter().map(|name| Contents::read(&tree, Path::new(name), keys));
+        let contents = list.repositories.iter().map(|name| Contents::read(&tree, Path::new(name), keys));
         let contents = contents.collect();
-        let modes = Modes::read(&tree, missing.holders_in(tree.as_fd()), |dir| {
+        let modes = Modes::read(&tree, list.holders_in(tree.as_fd()), |dir| {
             open_beneath(&tree, Path::new(dir)).ok()
         })?;
-        let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
+        let directory = open_at(tree.as_fd(), Path::new(QUARANTINE)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
-            missing,
+            list,
             tree,
-            trees: OnceLock::new(),
             pointers,
             contents,
             modes,
             keys,
             directory,
-            keeper,
+            state_of_run,
             since,
             beside: Vec::new(),
-            unsettled_since: OnceLock::new(),
             times: Times::start(),
             noted: Noted::default(),
-            others: OnceLock::new(),
-            has_writer: OnceLock::new(),
-            paths: Mutex::default(),
-            store: OnceLock::new(),
-            journal: OnceLock::new(),
-            unlisted: OnceLock::new(),
-            exchanged: Mutex::default(),
-            reopened: ReopenedDirs::default(),
+            later: Later::default(),
         })
     }
 
-    /// Returns the names that are watched.
+    /// Returns what is watched.
     #[must_use]
-    pub fn missing(&self) -> &Missing {
-        &self.missing
+    pub fn list(&self) -> &WatchList {
+        &self.list
     }
 
     /// The tree, as it was opened before the stage started.
@@ -353,11 +367,11 @@ impl Watch {
     /// # Errors
     /// Returns an error if it cannot be made. Each call tries again.
     pub fn store(&self) -> io::Result<&Store> {
-        if let Some(store) = self.store.get() {
+        if let Some(store) = self.later.store.get() {
             return Ok(store);
         }
-        let store = Store::open(self.tree(), &self.missing.tree, &self.keeper)?;
-        Ok(self.store.get_or_init(|| store))
+        let store = Store::open(self.tree(), &self.list.tree, &self.state_of_run)?;
+        Ok(self.later.store.get_or_init(|| store))
     }
 
     /// Moves aside what stands at a name of the tree that was missing at the start, if there is anything now.
@@ -370,17 +384,17 @@ impl Watch {
     /// file system, the entry gets another name in its directory.
     fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
         let refused = match self.store() {
-            Ok(store) => match let_in(dir, || store.take(dir, last, below)) {
-                Ok(to) => return Ok(self.missing.tree.join(to)),
+            Ok(store) => match retry_opened(dir, || store.take(dir, last, below)) {
+                Ok(to) => return Ok(self.list.tree.join(to)),
                 // It is gone; or something is mounted there, which keeps it wherever it would go.
                 Err(errno @ (Errno::ENOENT | Errno::EBUSY)) => return Err(errno),
                 Err(errno) => errno.into(),
             },
             Err(error) => error,
         };
-        let new = let_in(dir, || aside(dir, last))?;
-        let _ = self.unlisted.set(format!("`{}`: {refused}", self.missing.tree.display()));
-        Ok(self.missing.tree.join(below).with_file_name(new))
+        let new = retry_opened(dir, || rename_aside(dir, last))?;
+        let _ = self.later.unlisted.set(format!("`{}`: {refused}", self.list.tree.display()));
+        Ok(self.list.tree.join(below).with_file_name(new))
     }
 
     /// Moves aside what stands at a name in a directory, unless `may` accepts it. `below`: its place below the tree.
@@ -395,10 +409,10 @@ impl Watch {
             let may_stay = may(dir, last, stat)
                 && !self.has_new_name(stat)
                 && !self.has_writer(dir, last, stat).unwrap_or_else(|_| self.may_have_writer(stat));
-            let is_stub = || crate::stubs::is_stub(below, dir, last, &self.keeper);
+            let is_stub = || crate::stubs::is_stub(below, dir, last, &self.state_of_run);
             !may_stay && !is_stub() && !self.is_of_other_run(dir, below, last, stat)
         };
-        let is_wrong = let_in(dir, || {
+        let is_wrong = retry_opened(dir, || {
             let look = || fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW);
             // The host, or another run, may replace a file while it is judged.
             for _ in 0..JUDGED_AGAIN {
@@ -423,14 +437,14 @@ impl Watch {
             Ok(Some(new)) => Ok(new),
             Err(errno) => Err(errno.into()),
         };
-        Some(Leftover { path: self.missing.tree.join(below), moved })
+        Some(Leftover { path: self.list.tree.join(below), moved })
     }
 
     /// Returns whether another run settles an entry: an empty directory that stands for one of its stage's, or what is older than this run
     /// and that run goes on. To move it would take it from that stage.
     fn is_of_other_run(&self, dir: BorrowedFd<'_>, below: &Path, last: &OsStr, stat: &FileStat) -> bool {
-        let Some([going_on, rest]) = self.others.get() else { return false };
-        let path = self.missing.tree.join(below);
+        let Some([going_on, rest]) = self.later.others.get() else { return false };
+        let path = self.list.tree.join(below);
         let is_older = || {
             let created = store::open_item(dir, last).ok()?.metadata().ok()?.created().ok()?;
             Some(created < self.since)
@@ -449,7 +463,7 @@ impl Watch {
         let lacks =
             |found: &Vec<Leftover>, name: &str| found.is_empty() && listing::lacks(listing.as_ref(), name);
         // First: what stands behind such a pointer has other names once it is gone.
-        for (name, was) in self.missing.pointers.iter().zip(&self.pointers) {
+        for (name, was) in self.list.pointers.iter().zip(&self.pointers) {
             if !lacks(&found, name) {
                 let may = |_: BorrowedFd<'_>, _: &OsStr, stat: &FileStat| {
                     kind(stat) == SFlag::S_IFDIR || was.is_file(stat)
@@ -457,17 +471,17 @@ impl Watch {
                 found.extend(self.settle_at(name, may));
             }
         }
-        for name in self.missing.names.iter().map(|it| &it.name) {
+        for name in self.list.names.iter().map(|it| &it.name) {
             if !lacks(&found, name) {
                 found.extend(self.settle_at(name, |dir, _, _| self.may_stay_at(name, dir)));
             }
         }
-        for name in &self.missing.removed {
+        for name in &self.list.removed {
             if !lacks(&found, name) {
                 found.extend(self.settle_at(name, |_, _, _| false));
             }
         }
-        for pattern in &self.missing.patterns {
+        for pattern in &self.list.patterns {
             let is_absent = match pattern.dir.as_str() {
                 "" => listing.as_ref().is_some_and(|listing| !pattern.is_new_in(listing.names())),
                 dir => lacks(&found, dir),
@@ -476,7 +490,7 @@ impl Watch {
                 found.extend(self.settle_pattern(pattern));
             }
         }
-        for (name, target) in &self.missing.links {
+        for (name, target) in &self.list.links {
             if !lacks(&found, name) {
                 let may = |dir: BorrowedFd<'_>, last: &OsStr, _: &FileStat| {
                     readlinkat(dir, last).is_ok_and(|said| said == **target)
@@ -484,7 +498,7 @@ impl Watch {
                 found.extend(self.settle_at(name, may));
             }
         }
-        for name in &self.missing.bare {
+        for name in &self.list.bare {
             if !lacks(&found, name) {
                 let may = |dir: BorrowedFd<'_>, _: &OsStr, _: &FileStat| {
                     let is_there = |name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
@@ -498,10 +512,10 @@ impl Watch {
 
     /// Gives the quarantine its names back, if a live stage has taken them. Returns what the stage has put there.
     fn put_directory_back(&self) -> Vec<Leftover> {
-        let Some(store) = self.store.get() else { return Vec::new() };
-        let found = |moved| Leftover { path: self.missing.tree.join(DIRECTORY), moved };
+        let Some(store) = self.later.store.get() else { return Vec::new() };
+        let found = |moved| Leftover { path: self.list.tree.join(QUARANTINE), moved };
         match store.put_back(self.tree()) {
-            Ok(taken) => taken.into_iter().map(|to| found(Ok(self.missing.tree.join(to)))).collect(),
+            Ok(taken) => taken.into_iter().map(|to| found(Ok(self.list.tree.join(to)))).collect(),
             Err(error) => vec![found(Err(error))],
         }
     }
@@ -509,26 +523,25 @@ impl Watch {
     /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
     /// would find it there.
     fn settle_directory(&self) -> Option<Leftover> {
-        let path = self.missing.tree.join(DIRECTORY);
+        let path = self.list.tree.join(QUARANTINE);
         let is_new = || {
-            let there = let_in(self.tree(), || open_at(self.tree(), Path::new(DIRECTORY)));
+            let there = retry_opened(self.tree(), || open_at(self.tree(), Path::new(QUARANTINE)));
             let there = there.and_then(|dir| fstat(&dir)).map(|stat| id_of(&stat));
             // One that was there before stays until there is something to move: it may be another user's quarantine.
             self.directory.is_none() || there.ok() != self.directory
         };
         // Also closes one of exeat's that the stage has opened.
-        let is_strange = store::is_strange(self.tree(), &self.keeper);
-        if self.store.get().is_none() && !(is_strange && is_new()) {
+        let is_strange = store::is_strange(self.tree(), &self.state_of_run);
+        if self.later.store.get().is_none() && !(is_strange && is_new()) {
             return None;
         }
         match self.store() {
             Ok(store) => {
-                let to = self.missing.tree.join(store.strange()?);
+                let to = self.list.tree.join(store.strange()?);
                 Some(Leftover { path, moved: Ok(to) })
             }
-            Err(error) => {
-                store::is_strange(self.tree(), &self.keeper).then_some(Leftover { path, moved: Err(error) })
-            }
+            Err(error) => store::is_strange(self.tree(), &self.state_of_run)
+                .then_some(Leftover { path, moved: Err(error) }),
         }
     }
 
@@ -554,10 +567,10 @@ impl Watch {
 
     /// Moves aside those among the first entries. Returns whether there are more entries.
     fn settle_some_of(&self, most: usize, pattern: &Pattern, found: &mut Vec<Leftover>) -> bool {
-        let path = |name: &str| self.missing.tree.join(Path::new(&pattern.dir).join(name));
+        let path = |name: &str| self.list.tree.join(Path::new(&pattern.dir).join(name));
         let known: HashSet<&str> = pattern.known.iter().map(String::as_str).collect();
         let listed = open_beneath(&self.tree, Path::new(&pattern.dir)).and_then(|dir| {
-            let_in(dir.as_fd(), || {
+            retry_opened(dir.as_fd(), || {
                 let mut entries = entries(dir.as_fd())?;
                 let names = entries.by_ref().take(most).flatten();
                 let names = names.filter_map(|(name, _)| name.into_string().ok());
@@ -604,7 +617,7 @@ impl Watch {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
                 let link = above.and_then(|above| self.link_on_the_way(above));
-                let found = || Leftover { path: self.missing.tree.join(name), moved: Err(errno.into()) };
+                let found = || Leftover { path: self.list.tree.join(name), moved: Err(errno.into()) };
                 return Some(link.unwrap_or_else(found));
             }
         };
@@ -638,7 +651,7 @@ impl Watch {
 impl Watch {
     /// Closes the directories that the stage has opened to others. What cannot be closed is left, and told.
     pub(super) fn settle_modes(&self, told: &mut Leftovers) {
-        for dir in self.missing.holders_in(self.tree()) {
+        for dir in self.list.holders_in(self.tree()) {
             let Some(was) = self.modes.access_to(&dir) else { continue };
             let Ok(opened) = open_beneath(&self.tree, Path::new(&dir)) else { continue };
             match was.restore(opened.as_fd(), self.modes.owner()) {
@@ -655,18 +668,18 @@ impl Watch {
         let leads_to_open = |dir: &String| {
             let is_link = open_beneath(&self.tree, Path::new(dir)).err() == Some(Errno::ELOOP);
             let Some(was) = self.modes.access_to(dir).filter(|_| is_link) else { return false };
-            match openat2(&self.tree, dir.as_str(), how(ResolveFlag::RESOLVE_BENEATH)) {
+            match openat2(&self.tree, dir.as_str(), open_how_for_directory(ResolveFlag::RESOLVE_BENEATH)) {
                 Ok(end) => was.is_exceeded_by(end.as_fd(), self.modes.owner()),
                 Err(errno) => !matches!(errno, Errno::ENOENT | Errno::ENOTDIR),
             }
         };
-        let dirs = self.missing.holders_in(self.tree()).filter(leads_to_open);
+        let dirs = self.list.holders_in(self.tree()).filter(leads_to_open);
         let why = "a link is in its place that leads out of the tree or to where other users may write";
         dirs.map(|dir| Leftover { path: self.path_of(&dir), moved: Err(io::Error::other(why)) }).collect()
     }
 
     fn path_of(&self, dir: &str) -> PathBuf {
-        if dir.is_empty() { self.missing.tree.clone() } else { self.missing.tree.join(dir) }
+        if dir.is_empty() { self.list.tree.clone() } else { self.list.tree.join(dir) }
     }
 
     fn open_to_others(&self, dir: &str, why: impl Display) -> Leftover {
@@ -684,7 +697,7 @@ pub type HasWriter = fn(File) -> io::Result<bool>;
 /// Returns the directory of a run in a tree's quarantine.
 #[cfg(test)]
 fn aside_of(tree: &Path, run: &str) -> PathBuf {
-    tree.join(DIRECTORY).join(store::RUNS).join(run)
+    tree.join(QUARANTINE).join(store::RUNS).join(run)
 }
 
 #[cfg(test)]

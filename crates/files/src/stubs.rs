@@ -20,7 +20,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::names::{open_plain, rename_new};
-use crate::quarantine::{FileId, Keeper};
+use crate::quarantine::{FileId, StateOfRun};
 
 /// Names that are reserved, and a text that git reads as if there were no file.
 const RESERVED: [(&str, &str); 2] = [
@@ -96,8 +96,8 @@ fn list(dir: &Path) -> String {
 }
 
 /// Notes a stub at the end of the list. The caller has the lock of the list.
-fn note(keeper: &Keeper, path: &Path, mark: Mark) -> io::Result<()> {
-    let Some(dir) = keeper.manifests() else { return Ok(()) };
+fn note(state_of_run: &StateOfRun, path: &Path, mark: Mark) -> io::Result<()> {
+    let Some(dir) = state_of_run.manifests() else { return Ok(()) };
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(LIST))?;
     if file.metadata()?.size() > LONG_LIST as u64 {
         forget_gone(&dir)?;
@@ -129,9 +129,9 @@ fn forget_gone(dir: &Path) -> io::Result<()> {
 }
 
 /// Whether a file is a stub that exeat has made, and nothing has happened to it since.
-fn is_known(keeper: &Keeper, file: &File) -> io::Result<bool> {
+fn is_known(state_of_run: &StateOfRun, file: &File) -> io::Result<bool> {
     let stat = fstat(file)?;
-    let listed = keeper.manifests().map(|dir| list(&dir)).unwrap_or_default();
+    let listed = state_of_run.manifests().map(|dir| list(&dir)).unwrap_or_default();
     // A line ends like this. A path cannot imitate it, because JSON escapes quotation marks.
     let end = format!(",\"mark\":{}}}", serde_json::to_string(&Mark::from_stat(&stat))?);
     Ok(stat.st_nlink == 1 && listed.lines().any(|line| line.ends_with(&end)))
@@ -158,7 +158,7 @@ impl Stub {
     ///
     /// # Errors
     /// Returns an error if the file cannot be made or locked, or if a file has the text of a stub and exeat has not made it.
-    pub fn hold(path: &Path, keeper: &Keeper) -> io::Result<Option<Self>> {
+    pub fn hold(path: &Path, state_of_run: &StateOfRun) -> io::Result<Option<Self>> {
         let Some((text, repository)) = text_of(path) else { return Ok(None) };
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         let there = |error: &io::Error| {
@@ -176,12 +176,14 @@ impl Stub {
         };
         let mut stub = Self { path: path.to_path_buf(), dir, name: name.to_owned(), text, lock: None };
         // No other run looks at a stub of ours before it is in the list.
-        let _list = keeper.lock()?;
+        let _list = state_of_run.lock()?;
         let mut made = None;
         for _ in 0..ATTEMPTS {
             match open(&stub.dir, name.as_ref()) {
                 Ok(file) if !says(&file, text) => return Ok(None),
-                Ok(file) if made != Some(Mark::from_stat(&fstat(&file)?)) && !is_known(keeper, &file)? => {
+                Ok(file)
+                    if made != Some(Mark::from_stat(&fstat(&file)?)) && !is_known(state_of_run, &file)? =>
+                {
                     // The last run that held it has removed it since.
                     if fstat(&file)?.st_nlink > 0 {
                         return Err(io::Error::other(UNKNOWN));
@@ -203,7 +205,7 @@ impl Stub {
                 Err(Errno::ENOENT) => {
                     made = make(&stub.dir, name.as_ref(), text)?;
                     if let Some(mark) = made
-                        && let Err(error) = note(keeper, path, mark)
+                        && let Err(error) = note(state_of_run, path, mark)
                     {
                         let _ = unlinkat(&stub.dir, name, UnlinkatFlags::NoRemoveDir);
                         return Err(error);
@@ -251,11 +253,13 @@ impl Drop for Stub {
 
 /// Whether a file is a stub of a run's, by its path below a tree. One that only says the same is not: whoever made it may have
 /// another name for it, and write there later.
-pub(crate) fn is_stub(path: &Path, dir: BorrowedFd<'_>, name: &OsStr, keeper: &Keeper) -> bool {
+pub(crate) fn is_stub(path: &Path, dir: BorrowedFd<'_>, name: &OsStr, state_of_run: &StateOfRun) -> bool {
     text_of(path).is_some_and(|(text, _)| {
         let file = open(dir, name.as_ref()).ok().filter(|file| says(file, text));
         // The run that makes one just now has the lock.
-        file.is_some_and(|file| keeper.lock().is_ok_and(|_list| is_known(keeper, &file).unwrap_or(false)))
+        file.is_some_and(|file| {
+            state_of_run.lock().is_ok_and(|_list| is_known(state_of_run, &file).unwrap_or(false))
+        })
     })
 }
 
@@ -312,33 +316,33 @@ mod tests {
         dir.canonicalize().unwrap()
     }
 
-    fn keeper(dir: &Path) -> Keeper {
-        Keeper { run: "RUN".into(), state: Some(dir.join("state")) }
+    fn state_of_run(dir: &Path) -> StateOfRun {
+        StateOfRun { run: "RUN".into(), dir: Some(dir.join("state")) }
     }
 
     /// A file of the stage's that says the same may have another name, through which a later stage writes.
     #[test]
     fn l06_takes_no_file_that_says_the_same_for_a_stub() {
         let dir = repository("lookalike");
-        let (path, keeper) = (dir.join(".git/commondir"), keeper(&dir));
+        let (path, state_of_run) = (dir.join(".git/commondir"), state_of_run(&dir));
         let is_ours = || {
             let git = OwnedFd::from(File::open(dir.join(".git")).unwrap());
-            is_stub(Path::new(".git/commondir"), git.as_fd(), OsStr::new("commondir"), &keeper)
+            is_stub(Path::new(".git/commondir"), git.as_fd(), OsStr::new("commondir"), &state_of_run)
         };
         fs::write(&path, ".\n").unwrap();
-        assert!(!is_ours() && Stub::hold(&path, &keeper).is_err());
+        assert!(!is_ours() && Stub::hold(&path, &state_of_run).is_err());
         fs::remove_file(&path).unwrap();
-        let stub = Stub::hold(&path, &keeper).unwrap().unwrap();
+        let stub = Stub::hold(&path, &state_of_run).unwrap().unwrap();
         assert!(is_ours());
         // Nor is one of exeat's that somebody has linked, or has made anew.
         fs::hard_link(&path, dir.join("link")).unwrap();
-        assert!(!is_ours() && Stub::hold(&path, &keeper).is_err());
+        assert!(!is_ours() && Stub::hold(&path, &state_of_run).is_err());
         fs::remove_file(dir.join("link")).unwrap();
         assert!(!is_ours(), "its time has changed");
         drop(stub);
         assert!(!path.exists());
         // Without a state directory nobody knows of the others'.
-        let nowhere = Keeper { run: "RUN".into(), state: None };
+        let nowhere = StateOfRun { run: "RUN".into(), dir: None };
         let stub = Stub::hold(&path, &nowhere).unwrap().unwrap();
         assert!(Stub::hold(&path, &nowhere).is_err());
         drop(stub);
@@ -349,25 +353,25 @@ mod tests {
     #[test]
     fn l06_removes_only_stubs_and_only_with_their_last_holder() {
         let dir = repository("shared");
-        let keeper = keeper(&dir);
+        let state_of_run = state_of_run(&dir);
         for name in [".git/commondir", ".git/config.worktree"] {
             let path = dir.join(name);
-            let one = Stub::hold(&path, &keeper).unwrap().unwrap();
-            let other = Stub::hold(&path, &keeper).unwrap().unwrap();
+            let one = Stub::hold(&path, &state_of_run).unwrap().unwrap();
+            let other = Stub::hold(&path, &state_of_run).unwrap().unwrap();
             assert_eq!(one.id(), other.id());
             drop(one);
             assert!(path.exists(), "{name} is the other's still");
             drop(other);
             assert!(!path.exists(), "{name}");
             // Left behind, as after SIGKILL.
-            Stub::hold(&path, &keeper).unwrap().unwrap().lock = None;
+            Stub::hold(&path, &state_of_run).unwrap().unwrap().lock = None;
             assert!(path.exists());
-            drop(Stub::hold(&path, &keeper).unwrap().unwrap());
+            drop(Stub::hold(&path, &state_of_run).unwrap().unwrap());
             assert!(!path.exists(), "{name}");
             fs::write(&path, "somebody's").unwrap();
-            assert!(Stub::hold(&path, &keeper).unwrap().is_none());
+            assert!(Stub::hold(&path, &state_of_run).unwrap().is_none());
             fs::remove_file(&path).unwrap();
-            let stub = Stub::hold(&path, &keeper).unwrap().unwrap();
+            let stub = Stub::hold(&path, &state_of_run).unwrap().unwrap();
             fs::remove_file(&path).unwrap();
             fs::write(&path, "somebody's").unwrap();
             drop(stub);
@@ -380,20 +384,20 @@ mod tests {
     #[test]
     fn l06_keeps_a_short_list_of_stubs() {
         let dir = repository("list");
-        let (path, keeper) = (dir.join(".git/config.worktree"), keeper(&dir));
-        let other = Stub::hold(&dir.join(".git/commondir"), &keeper).unwrap().unwrap();
-        let list = keeper.manifests().unwrap().join(LIST);
+        let (path, state_of_run) = (dir.join(".git/config.worktree"), state_of_run(&dir));
+        let other = Stub::hold(&dir.join(".git/commondir"), &state_of_run).unwrap().unwrap();
+        let list = state_of_run.manifests().unwrap().join(LIST);
         let mut longest = 0;
         for _ in 0..100 {
             fs::OpenOptions::new().append(true).open(&list).unwrap().write_all(b"{\"path\":\"\xc3").unwrap();
-            let stub = Stub::hold(&path, &keeper).unwrap().unwrap();
+            let stub = Stub::hold(&path, &state_of_run).unwrap().unwrap();
             let file = open(&stub.dir, Path::new("config.worktree")).unwrap();
-            assert!(is_known(&keeper, &file).unwrap());
+            assert!(is_known(&state_of_run, &file).unwrap());
             longest = longest.max(fs::metadata(&list).unwrap().len());
         }
         assert!((LONG_LIST as u64..2 * LONG_LIST as u64).contains(&longest), "{longest}");
         // The one that is held by now was made first.
-        assert!(is_known(&keeper, &open(&other.dir, Path::new("commondir")).unwrap()).unwrap());
+        assert!(is_known(&state_of_run, &open(&other.dir, Path::new("commondir")).unwrap()).unwrap());
         drop(other);
         fs::remove_dir_all(dir).unwrap();
     }
@@ -403,7 +407,7 @@ mod tests {
         let dir = repository("none");
         fs::remove_file(dir.join(".git/HEAD")).unwrap();
         for name in [".git/commondir", "commondir", ".git/other", "away/.git/commondir"] {
-            assert!(Stub::hold(&dir.join(name), &keeper(&dir)).unwrap().is_none(), "{name}");
+            assert!(Stub::hold(&dir.join(name), &state_of_run(&dir)).unwrap().is_none(), "{name}");
         }
         fs::remove_dir_all(dir).unwrap();
     }
@@ -412,7 +416,7 @@ mod tests {
     #[test]
     fn l06_makes_no_commondir_in_a_bare_repository_or_with_core_worktree() {
         let dir = repository("bare");
-        let (path, keeper) = (dir.join(".git/commondir"), keeper(&dir));
+        let (path, state_of_run) = (dir.join(".git/commondir"), state_of_run(&dir));
         for (config, is_held) in [
             ("[core]\n\tbare = true\n", false),
             ("[core] bare\n", false),
@@ -420,7 +424,7 @@ mod tests {
             ("[core]\n\tbare = false\n", true),
         ] {
             fs::write(dir.join(".git/config"), config).unwrap();
-            assert_eq!(Stub::hold(&path, &keeper).unwrap().is_some(), is_held, "{config}");
+            assert_eq!(Stub::hold(&path, &state_of_run).unwrap().is_some(), is_held, "{config}");
         }
         fs::remove_dir_all(dir).unwrap();
     }

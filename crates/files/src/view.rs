@@ -21,7 +21,7 @@ use crate::layout::{EmptyEntry, Mount, MountList, Why, visible};
 use crate::listing::{Listing, lacks};
 use crate::names::{Mounts, future_path, is_absent, joined, rows, true_name, whole};
 use crate::protected::LetThrough;
-use crate::quarantine::{Live, Missing};
+use crate::quarantine::{Live, WatchList};
 use crate::request::Files;
 use crate::users::user_of;
 use crate::walk::{End, LinkRule, clean};
@@ -44,7 +44,7 @@ mod system;
 mod trees;
 pub mod work;
 
-use closed::keeper;
+use closed::closed_directory_above;
 pub use git::Everywhere;
 
 /// The description of the sandbox for an agent, which docs/agents.md repeats.
@@ -146,8 +146,8 @@ pub struct Built {
     pub sockets_exposed: bool,
     /// Host paths that the stage can write below.
     pub writable: Vec<PathBuf>,
-    /// Protected names that do not exist, and are watched.
-    pub missing: Vec<Missing>,
+    /// What is watched in each writable tree.
+    pub watched: Vec<WatchList>,
     /// The paths that the caller named, each with its real path.
     pub named: Vec<(PathBuf, PathBuf)>,
 }
@@ -184,7 +184,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let cwd = originals.iter().find(|tree| tree.why == Why::WorkingDirectory);
     let wide = cwd.filter(|tree| tree.rank == Rank::Wide).map(|tree| tree.at.clone());
     let is_cut = originals.iter().any(|tree| tree.at == facts.cwd && !tree.is_whole());
-    let (writable, missing) = view.trees(originals)?;
+    let (writable, watched) = view.trees(originals)?;
     let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
     view.check_declared()?;
     let start = view.start(is_cut);
@@ -194,7 +194,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, FileFault> {
     let writable = writable.chain(facts.tmp_dir.map(Path::to_path_buf)).collect();
     let Builder { mounts, notes, named, left_out, lost, .. } = view;
     let mounts = mounts.into_vec();
-    Ok(Built { mounts, cwd: start, notes, left_out, lost, sockets_exposed, writable, missing, named })
+    Ok(Built { mounts, cwd: start, notes, left_out, lost, sockets_exposed, writable, watched, named })
 }
 
 /// Real paths with the reason that they are hidden, and the names by which a flag can open them.
@@ -254,11 +254,11 @@ fn hidden(
             Err(error) if is_absent(&error) => {}
             // A stage may have closed the directory that it lies in, and could open it again.
             Err(_) => {
-                let Some(keeper) = keeper(&path) else { continue };
-                if found.insert(keeper.clone(), (why, Vec::new())).is_none() {
+                let Some(closed) = closed_directory_above(&path) else { continue };
+                if found.insert(closed.clone(), (why, Vec::new())).is_none() {
                     notes.push(format!(
                         "`{}` is hidden from the stage: it is closed, and credentials may be in it",
-                        keeper.display()
+                        closed.display()
                     ));
                 }
             }

@@ -25,7 +25,7 @@ use nix::unistd::{AccessFlags, access};
 use exeat_files::layout::{EmptyEntry, Mount};
 use exeat_files::lists;
 use exeat_files::names::{Row, joined, rows};
-use exeat_files::quarantine::{DIRECTORY, FileId, Leftover, Leftovers, Watch};
+use exeat_files::quarantine::{FileId, Leftover, Leftovers, QUARANTINE, Watch};
 
 mod calls;
 mod covered;
@@ -216,6 +216,17 @@ fn display_path(place: &Path) -> String {
     exeat_record::escape(place.as_os_str().as_bytes(), 1024)
 }
 
+/// What the host changed until the end of the stage.
+#[derive(Default)]
+struct HostChanges {
+    /// Places whose file was rewritten, which the stage could read from then on.
+    rewritten: Vec<PathBuf>,
+    /// Places whose cover was gone at some time, but for those.
+    gone: BTreeSet<PathBuf>,
+    /// The changes that end the stage, or the error that prevents watching.
+    over: Option<io::Result<Vec<Change>>>,
+}
+
 /// A change that ends the stage.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Change {
@@ -270,7 +281,7 @@ impl Covers {
             let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
             let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
             // The stage of another run may rename its quarantine, and that contains nothing of the caller's.
-            let is_quarantine = |at: &Path| at.ends_with(DIRECTORY);
+            let is_quarantine = |at: &Path| at.ends_with(QUARANTINE);
             place(mount)
                 .is_some_and(|at| (is_hidden && is_known(at) || is_quarantine(at)) && !is_asked_for(at))
         };
@@ -339,9 +350,6 @@ impl Covers {
         handle: Handle,
         note: impl Fn(&Leftover),
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
-        let mut rewritten = Vec::new();
-        let mut gone: BTreeSet<PathBuf> = BTreeSet::new();
-        let mut over = None;
         if let Ok(remounts) = &mut self.remounts {
             remounts.hear_of(running.take_notices());
         }
@@ -349,29 +357,24 @@ impl Covers {
         let watchdog = Watchdog::new(handle, first_look);
         // The stage may have thousands of runnable processes.
         exeat_sandbox::prefer_this_thread();
+        let changes = self.watch_until_end(&mut running, &watchdog, note);
+        let is_put_back = self.replaced.values().any(|replaced| replaced.put_back > 0);
+        let untold = self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| is_put_back);
+        let status = running.wait();
+        (status, self.release(changes, untold))
+    }
+
+    /// Watches until the stage has ended, or must be ended.
+    fn watch_until_end(
+        &mut self,
+        running: &mut RunningSandbox,
+        watchdog: &Watchdog,
+        note: impl Fn(&Leftover),
+    ) -> HostChanges {
+        let mut all = HostChanges::default();
         let mut looked = Instant::now();
-        while over.is_none() {
-            let (events, longest) = match &self.remounts {
-                Ok(remounts) if remounts.has_arrivals() => (Some(remounts.events()), Duration::ZERO),
-                Ok(remounts) => (Some(remounts.events()), remounts.interval().unwrap_or(BETWEEN)),
-                Err(_) => (None, BETWEEN),
-            };
-            let lost = match running.until_change(&self.table, events, longest) {
-                // Also handles changes just before the end.
-                Ok(exeat_sandbox::SandboxEvent::Ended) => match self.restore(&watchdog) {
-                    Ok(lost) if lost.is_empty() => break,
-                    lost => lost,
-                },
-                Ok(exeat_sandbox::SandboxEvent::Events) => {
-                    // A busy stage makes many events. This thread can wait; the helper that renames files cannot.
-                    std::thread::sleep(Duration::from_millis(1));
-                    self.restore(&watchdog)
-                }
-                Ok(exeat_sandbox::SandboxEvent::Mounts | exeat_sandbox::SandboxEvent::None) => {
-                    self.changes(&watchdog)
-                }
-                Err(error) => Err(error),
-            };
+        while all.over.is_none() {
+            let Some(changes) = self.await_changes(running, watchdog) else { break };
             // Some changes make no event, such as a name in another case on a file system that ignores case.
             if looked.elapsed() >= BETWEEN
                 && let Ok(remounts) = &mut self.remounts
@@ -379,38 +382,73 @@ impl Covers {
                 remounts.search_again();
                 looked = Instant::now();
             }
-            for change in lost.iter().flatten() {
+            for change in changes.iter().flatten() {
                 if let Change::Gone(place) = change
                     && !self.rewritten.contains(place.as_os_str())
                 {
-                    gone.insert(place.clone());
+                    all.gone.insert(place.clone());
                 }
             }
-            let lost = lost.and_then(|changes| self.settle_arrivals(&watchdog, &note).map(|()| changes));
-            let lost = lost.map(|mut changes| {
-                changes.retain(|change| {
-                    let place = change.place().as_os_str();
-                    let may_go = matches!(change, Change::Gone(_)) && self.rewritten.contains(place);
-                    if may_go {
-                        self.places.remove(place);
-                        rewritten.push(PathBuf::from(place));
-                    }
-                    !may_go
-                });
+            let changes = changes.and_then(|changes| self.settle_arrivals(watchdog, &note).map(|()| changes));
+            let fatal = changes.map(|mut changes| {
+                changes.retain(|change| !self.may_go(change, &mut all.rewritten));
                 changes
             });
-            if !lost.as_ref().is_ok_and(Vec::is_empty) {
+            if !fatal.as_ref().is_ok_and(Vec::is_empty) {
                 running.kill();
-                over = Some(lost.map(|mut changes| {
+                all.over = Some(fatal.map(|mut changes| {
                     changes.sort();
                     changes.dedup();
                     changes
                 }));
             }
         }
-        let is_put_back = self.replaced.values().any(|replaced| replaced.put_back > 0);
-        let untold = self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| is_put_back);
-        let status = running.wait();
+        all
+    }
+
+    /// Waits for the next changes. Returns `None` when the stage has ended and nothing was lost.
+    fn await_changes(
+        &mut self,
+        running: &mut RunningSandbox,
+        watchdog: &Watchdog,
+    ) -> Option<io::Result<Vec<Change>>> {
+        let (events, longest) = match &self.remounts {
+            Ok(remounts) if remounts.has_arrivals() => (Some(remounts.events()), Duration::ZERO),
+            Ok(remounts) => (Some(remounts.events()), remounts.interval().unwrap_or(BETWEEN)),
+            Err(_) => (None, BETWEEN),
+        };
+        Some(match running.until_change(&self.table, events, longest) {
+            // Also handles changes just before the end.
+            Ok(exeat_sandbox::SandboxEvent::Ended) => match self.restore(watchdog) {
+                Ok(lost) if lost.is_empty() => return None,
+                lost => lost,
+            },
+            Ok(exeat_sandbox::SandboxEvent::Events) => {
+                // A busy stage makes many events. This thread can wait; the helper that renames files cannot.
+                std::thread::sleep(Duration::from_millis(1));
+                self.restore(watchdog)
+            }
+            Ok(exeat_sandbox::SandboxEvent::Mounts | exeat_sandbox::SandboxEvent::None) => {
+                self.changes(watchdog)
+            }
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Returns whether a cover may be lost, because programs on the host rewrite the file often. It is not watched from then on.
+    fn may_go(&mut self, change: &Change, rewritten: &mut Vec<PathBuf>) -> bool {
+        let place = change.place().as_os_str();
+        let may_go = matches!(change, Change::Gone(_)) && self.rewritten.contains(place);
+        if may_go {
+            self.places.remove(place);
+            rewritten.push(PathBuf::from(place));
+        }
+        may_go
+    }
+
+    /// Releases the covers of a sandbox that is gone, and judges what the host changed in the last moment.
+    fn release(self, changes: HostChanges, untold: Option<&'static str>) -> Uncovered {
+        let HostChanges { rewritten, mut gone, mut over } = changes;
         let writable = self.planned.iter().filter_map(|mount| match mount {
             Mount::Writable { at, .. } => Some(at.as_path()),
             _ => None,
@@ -452,7 +490,7 @@ impl Covers {
         for (at, why) in busy {
             found.add(Leftover { path: host_of(&at, &planned), moved: Err(stays_writable(&why)) });
         }
-        let uncovered = Uncovered {
+        Uncovered {
             over,
             rewritten,
             replaced,
@@ -463,8 +501,7 @@ impl Covers {
             not_held,
             no_remounts,
             found,
-        };
-        (status, uncovered)
+        }
     }
 
     /// Moves away what the stage made under names that the host obeys at once.

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use exeat_compose::Fault;
 use exeat_files::fault::FileFault;
 use exeat_files::quarantine::Leftovers;
-use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
+use exeat_policy::Target;
 use exeat_record::{RunId, StoppedBy, signal_name};
 use nix::sys::signal::Signal;
 
 use crate::backend::error::BackendError;
 use crate::discover::error::DiscoveryError;
 use crate::signals::RunRequest;
+
+pub(crate) mod faults;
+
+use faults::{HostPortFault, LimitFault, OwnPath, WordFault};
 
 /// The reason that a run did not happen, or that it was lost after its start.
 #[derive(Debug, thiserror::Error)]
@@ -36,47 +40,22 @@ pub enum Error {
         /// The largest number that bubblewrap accepts.
         most: usize,
     },
-    /// The record would be inside a tree that the stage can write.
-    #[error("the record `{}` would lie in `{}`, which the stage can write", .record.display(), .tree.display())]
-    RecordInside {
-        /// The record.
-        record: PathBuf,
-        /// The writable tree.
-        tree: PathBuf,
-    },
-    /// The directory of the runs' sockets would be inside a tree that the stage can write: it could answer for another run.
-    #[error("the sockets of runs are made in `{}`, and the stage could write there: `{}` is writable", .dir.display(), .tree.display())]
-    SocketsInside {
-        /// The directory.
-        dir: PathBuf,
-        /// The writable tree.
-        tree: PathBuf,
-    },
-    /// The directory in which exeat keeps records and keys would be inside a tree that the stage can write.
-    #[error("`{}`, in which exeat keeps its records and keys, would lie in `{}`, which the stage can write", .dir.display(), .tree.display())]
-    RecordsInside {
-        /// The directory.
-        dir: PathBuf,
+    /// Something that no stage may write or replace would be inside a tree that the stage can write.
+    #[error("{}", .what.describe(.path, .tree))]
+    Inside {
+        /// What it is.
+        what: OwnPath,
+        /// Its path.
+        path: PathBuf,
         /// The writable tree.
         tree: PathBuf,
     },
     /// The listener would be reachable from other hosts on the network.
     #[error("`{0}` is not a loopback address: everybody who reaches it could use the proxy")]
     ListenAnywhere(std::net::SocketAddr),
-    /// A limit leaves no room for any command.
-    #[error("a `{key}` limit below {least} lets no command start")]
-    LimitTooSmall {
-        /// The limit's key.
-        key: &'static str,
-        /// The smallest accepted value.
-        least: u32,
-    },
-    /// A `memory` limit leaves no room for any command.
-    #[error("a `memory` limit of {0} lets no command start: the least is {LEAST_MEMORY}")]
-    MemoryTooSmall(Size),
-    /// An `audit_size` leaves no room for a run.
-    #[error("`audit_size` of {0} is too small for a record: the least is {LEAST_AUDIT_SIZE}")]
-    AuditTooSmall(Size),
+    /// A limit leaves no room for a run.
+    #[error(transparent)]
+    Limit(#[from] LimitFault),
     /// The place of the record could not be used.
     #[error("cannot keep the record")]
     Place(#[source] exeat_record::place::DirError),
@@ -89,14 +68,6 @@ pub enum Error {
     /// The state directory for the signing key could not be used.
     #[error("cannot keep the key that signs the record")]
     KeyPlace(#[source] exeat_record::place::DirError),
-    /// The stage could replace the key that signs the record.
-    #[error("the key `{}` is inside `{}`, which the stage can write", .key.display(), .tree.display())]
-    KeyInside {
-        /// The key file.
-        key: PathBuf,
-        /// The writable tree.
-        tree: PathBuf,
-    },
     /// The record could not be written.
     #[error("cannot write the record")]
     Log(#[source] exeat_record::LogError),
@@ -157,12 +128,9 @@ pub enum Error {
     /// The plan's fingerprint differs from the approved one.
     #[error("the plan of this stage differs from the approved one")]
     NotApproved,
-    /// A word of the command or a variable contains a NUL byte, which execve(2) cannot pass.
-    #[error("{0} holds a NUL byte")]
-    Nul(&'static str),
-    /// A variable's name is empty or contains `=`.
-    #[error("`{0}` cannot be the name of a variable")]
-    EnvName(String),
+    /// A word of the command or of its environment cannot be passed.
+    #[error(transparent)]
+    Word(#[from] WordFault),
     /// The request contains both a whole policy and single rules, of which one would be lost.
     #[error("both a whole policy and single rules were given")]
     PolicyAndRules,
@@ -183,51 +151,12 @@ pub enum Error {
     /// The request needs another loopback service, and the stage may connect only to the proxy.
     #[error("the stage may connect to the proxy alone, which leaves no place for {0}")]
     LoopbackAnd(&'static str),
-    /// A service of this machine is asked for at a port that exeat uses.
-    #[error("no service of this machine can be at port {} inside: {by}", .port.inner)]
-    HostPortTaken {
-        /// The service.
-        port: HostPort,
-        /// The user of the port.
-        by: &'static str,
-    },
-    /// Two services of this machine are asked for at one port.
-    #[error("port {} inside is asked for twice: by `{other}` and by `{port}`", .port.inner)]
-    HostPortTwice {
-        /// The second service.
-        port: HostPort,
-        /// The first service.
-        other: HostPort,
-    },
-    /// The policy does not grant a service of this machine.
-    #[error("{rule_src}: {}: {why}", .port.target())]
-    HostPortDenied {
-        /// The service.
-        port: HostPort,
-        /// The place of the rule that asks for it.
-        rule_src: String,
-        /// The reason.
-        why: String,
-    },
-    /// The request asks for too many services of this machine.
-    #[error("{asked} services of this machine are asked for; at most {most} are offered")]
-    HostPorts {
-        /// The number of services.
-        asked: usize,
-        /// The largest accepted number.
-        most: usize,
-    },
+    /// A service of this machine cannot be offered.
+    #[error(transparent)]
+    HostPorts(#[from] HostPortFault),
     /// The path of the other proxy is not a socket.
     #[error("`{}` is no socket, so no proxy listens there", .0.display())]
     ViaNoSocket(PathBuf),
-    /// The stage could replace the socket of the other proxy.
-    #[error("the proxy's socket `{}` lies in `{}`, which the stage can write", .path.display(), .tree.display())]
-    ViaInside {
-        /// The socket.
-        path: PathBuf,
-        /// The writable tree.
-        tree: PathBuf,
-    },
     /// The other proxy does not answer.
     #[error("cannot connect to the proxy at `unix:{}`", .path.display())]
     ViaDead {
@@ -322,27 +251,18 @@ impl Error {
             Self::NoCommand
             | Self::Files(_)
             | Self::TooMany { .. }
-            | Self::RecordInside { .. }
-            | Self::SocketsInside { .. }
-            | Self::RecordsInside { .. }
+            | Self::Inside { .. }
             | Self::ListenAnywhere(_)
-            | Self::Nul(_)
-            | Self::EnvName(_)
+            | Self::Word(_)
             | Self::PolicyAndRules
             | Self::ViaAnd(_)
             | Self::UpstreamDenied { .. }
             | Self::LoopbackAnd(_)
             | Self::NoPlaceForHome
-            | Self::HostPortTaken { .. }
-            | Self::HostPortTwice { .. }
-            | Self::HostPortDenied { .. }
-            | Self::HostPorts { .. }
+            | Self::HostPorts(_)
             | Self::ViaNoSocket(_)
-            | Self::ViaInside { .. }
             | Self::NotApproved
-            | Self::LimitTooSmall { .. }
-            | Self::MemoryTooSmall(_)
-            | Self::AuditTooSmall(_)
+            | Self::Limit(_)
             | Self::Stream { .. } => 2,
             Self::Record(
                 exeat_record::OpenError::Exists { .. }
@@ -354,9 +274,27 @@ impl Error {
             {
                 2
             }
-            Self::KeyInside { .. } => 2,
             Self::Stopped { signal, .. } => u8::try_from(128 + signal).unwrap_or(125),
-            _ => 125,
+            // All of them, so that a new fault of the input does not become one of the machine unnoticed.
+            Self::Policy(_)
+            | Self::Place(_)
+            | Self::Record(_)
+            | Self::Key(_)
+            | Self::KeyPlace(_)
+            | Self::Log(_)
+            | Self::Prepare { .. }
+            | Self::Listen { .. }
+            | Self::Sandbox(_)
+            | Self::Gateway { .. }
+            | Self::HostPort { .. }
+            | Self::Preset { .. }
+            | Self::ViaDead { .. }
+            | Self::Backend(_)
+            | Self::NotHeld(_)
+            | Self::Landlock { .. }
+            | Self::ChildrenUnseen
+            | Self::OutputTooLong(..)
+            | Self::Output(_) => 125,
         }
     }
 
@@ -367,7 +305,7 @@ impl Error {
             Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped { .. } => "stopped",
             Self::Policy(fault) if fault.is_input => "policy",
-            Self::Files(FileFault::Excess { .. }) | Self::HostPortDenied { .. } => "policy",
+            Self::Files(FileFault::Excess { .. }) | Self::HostPorts(HostPortFault::Denied { .. }) => "policy",
             _ => "setup",
         }
     }
@@ -405,27 +343,17 @@ impl Error {
             Self::TooMany { .. } => {
                 Some("bind directories in place of what is in them; leave masks out that need none".into())
             }
-            Self::RecordInside { .. } => {
-                Some("name a file outside the working directory and every --rw, or leave --audit out".into())
+            Self::Inside { what, .. } => Some(what.fix().into()),
+            Self::Key(exeat_record::KeyError::Exposed { path }) => {
+                Some(format!("chmod 600 {}", path.display()))
             }
-            Self::SocketsInside { .. } => Some("show the stage only a directory of it".into()),
-            Self::RecordsInside { .. } => Some(
-                "XDG_STATE_HOME=DIR keeps exeat's own files elsewhere; or show the stage only a directory of it".into(),
-            ),
-            Self::KeyInside { .. } => {
-                Some(
-                    "--audit-key FILE names another one, outside the working directory and every --rw; --audit-key none leaves the record without signature"
-                        .into(),
-                )
-            }
-            Self::Key(exeat_record::KeyError::Exposed { path }) => Some(format!("chmod 600 {}", path.display())),
             Self::Key(_) => Some(
                 "--audit-key FILE names another key, --audit-key none leaves the record without signature"
                     .into(),
             ),
-            Self::KeyPlace(_) => {
-                Some("XDG_STATE_HOME=DIR names a directory of yours that the key and the record can be in".into())
-            }
+            Self::KeyPlace(_) => Some(
+                "XDG_STATE_HOME=DIR names a directory of yours that the key and the record can be in".into(),
+            ),
             Self::Place(exeat_record::place::DirError::Io { .. }) => {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }
@@ -437,9 +365,7 @@ impl Error {
             }
             Self::Preset { why: DiscoveryError::Denied { .. } | DiscoveryError::Special { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
-            Self::MemoryTooSmall(size) => {
-                memory_meant(*size).map(|meant| format!("probably meant: \"{meant}\""))
-            }
+            Self::Limit(fault) => fault.fix(),
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
             Self::NotApproved => {
                 Some("look at the plan again, and approve its fingerprint if that is meant".into())
@@ -449,13 +375,8 @@ impl Error {
                 "leave the proxy out, or have the ceiling name it: its `[network.upstream]`, or a rule for {proxy}"
             )),
             Self::ViaAnd(_) => Some("give it to that proxy, or let the run have its own".into()),
-            Self::HostPortTaken { port, .. } | Self::HostPortTwice { port, .. } => {
-                Some(format!("another port inside: `{}:INNER`", port.port))
-            }
+            Self::HostPorts(fault) => fault.fix(),
             Self::LoopbackAnd(_) | Self::NoPlaceForHome => Some("leave one of the two out".into()),
-            Self::ViaInside { .. } => {
-                Some("let it listen outside the working directory and every --rw, such as in /run".into())
-            }
             Self::ViaNoSocket(path) | Self::ViaDead { path, .. } => {
                 Some(format!("exeat proxy --listen unix:{} listens there", path.display()))
             }

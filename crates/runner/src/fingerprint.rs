@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use exeat_contract::CACHE;
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount};
-use exeat_files::quarantine::{Missing, MissingName, Pattern};
+use exeat_files::quarantine::{MissingName, Pattern, WatchList};
 use exeat_policy::Loopback;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Identity, SandboxSpec, seccomp};
@@ -122,9 +122,9 @@ impl Plan {
             it.mount(mount);
         }
         it.trees(self);
-        it.number("watched", length(self.missing.len()));
-        for missing in &self.missing {
-            it.missing(missing);
+        it.number("watched", length(self.watched.len()));
+        for list in &self.watched {
+            it.watched(list);
         }
         it.path("starts in", &self.cwd);
         it.text("policy", self.policy.canonical_json());
@@ -263,9 +263,9 @@ impl Fields {
     }
 
     /// Adds the protected names of a tree that do not exist yet.
-    fn missing(&mut self, missing: &Missing) {
+    fn watched(&mut self, list: &WatchList) {
         // The deeper directories belong to the contents of the tree, and names let through in them are in `fs`.
-        let Missing { tree, names, patterns, links, pointers, bare, repositories, held, .. } = missing;
+        let WatchList { tree, names, patterns, links, pointers, bare, repositories, held, .. } = list;
         self.path("tree", tree).number("names", length(names.len()));
         for MissingName { name, obeyed } in names {
             self.text("name", name).text("obeyed", &obeyed.to_string());

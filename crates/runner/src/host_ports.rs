@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use exeat_contract::{PROXY_PORT, SOCKS5_PORT};
 use exeat_policy::{Action, Day, HostPort, Pattern, Policy, Role, TlsCheck};
 
-use crate::error::Error;
+use crate::error::faults::HostPortFault;
 
 /// The maximal number: each has its own listener from the start.
 const MOST: usize = 64;
@@ -20,7 +20,7 @@ pub(crate) fn check(
     socks5: bool,
     policy: &Policy,
     today: Day,
-) -> Result<Vec<HostPort>, Error> {
+) -> Result<Vec<HostPort>, HostPortFault> {
     let mut all: Vec<HostPort> = Vec::new();
     for port in asked {
         let taken = match port.inner.get() {
@@ -29,19 +29,19 @@ pub(crate) fn check(
             _ => port.taken_by(),
         };
         if let Some(by) = taken {
-            return Err(Error::HostPortTaken { port: *port, by });
+            return Err(HostPortFault::Taken { port: *port, by });
         }
         match all.iter().find(|other| other.inner == port.inner) {
             Some(same) if same == port => continue,
-            Some(other) => return Err(Error::HostPortTwice { port: *port, other: *other }),
+            Some(other) => return Err(HostPortFault::Twice { port: *port, other: *other }),
             None => all.push(*port),
         }
         if let Err(denial) = policy.admit(port.target(), today) {
             let (rule_src, why) = (origin(*port, policy), denial.said_outside());
-            return Err(Error::HostPortDenied { port: *port, rule_src, why });
+            return Err(HostPortFault::Denied { port: *port, rule_src, why });
         }
     }
-    if all.len() > MOST { Err(Error::HostPorts { asked: all.len(), most: MOST }) } else { Ok(all) }
+    if all.len() > MOST { Err(HostPortFault::TooMany { asked: all.len(), most: MOST }) } else { Ok(all) }
 }
 
 /// Returns where the service was asked for, from its rule in the grants.
@@ -63,6 +63,7 @@ mod tests {
     use exeat_policy::{Layers, Note, Origin, PolicyBuilder};
 
     use super::*;
+    use crate::error::Error;
 
     fn ports(texts: &[&str]) -> Vec<HostPort> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -89,6 +90,7 @@ mod tests {
         match check(&asked, socks5, &policy, Day::from_unix(0)) {
             Ok(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
             Err(error) => {
+                let error = Error::from(error);
                 assert_eq!(error.code(), 2);
                 error.to_string()
             }
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(rules(&stage).unwrap().last().unwrap(), "127.0.0.1:5432 --host-port 5432:80");
         let mut stage = crate::Stage::new("true");
         stage.policy(policy(&[], &[], None)).host_port(port).current_dir("/");
-        assert!(matches!(rules(&stage), Err(Error::HostPortDenied { .. })));
+        assert!(matches!(rules(&stage), Err(Error::HostPorts(HostPortFault::Denied { .. }))));
         stage.policy(policy(&[port], &[], None));
         assert_eq!(rules(&stage).unwrap().len(), 1);
     }

@@ -83,6 +83,7 @@ mod terminal;
 mod uids;
 mod upstream;
 mod via;
+mod view_input;
 mod who;
 
 pub use alone::{Listen, ProxyOutcome, ProxyRequest, ReadyCallback, ReloadCallback, serve_alone};
@@ -92,6 +93,7 @@ pub use cache::{PrivateCache, PrivateCaches};
 pub use caller::{machine_name, user_name};
 pub use ended::{Ended, Reached, Stopped, StoppedHow};
 pub use environment::{DroppedVariable, Environment, Variable, VariableReason, environment};
+pub use error::faults::{HostPortFault, LimitFault, OwnPath, WordFault};
 pub use error::{Error, RunLost};
 pub use exeat_compose::{
     AuthError, EnvRule, Fault, FileState, Position, Site, read_credentials_file, read_credentials_variable,
@@ -118,8 +120,9 @@ pub use reload::{LoadPolicy, Reloaded};
 pub use request::{AuditTo, Hardening, Request};
 pub use result::{FaultParts, FaultPlace, RESULT_SCHEMA, RunResult, result_schema};
 pub use run::outcome::{OtherProxy, Outcome};
+pub use run::oversight::{LineCallback, OnDenied, Oversight};
 pub use run::protected::{CALLS, settle_killed, settle_killed_of, settled_lines};
-pub use run::{LineCallback, OnDenied, Oversight, notice_children, run};
+pub use run::{notice_children, run};
 pub use signing::{NewKey, Signing, key_place, prepare_key, state_place};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
 pub use upstream::check_addresses;

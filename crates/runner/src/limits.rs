@@ -18,7 +18,7 @@ use exeat_sandbox::{MemoryFiles, Meter, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
 
 use crate::ended::Reached;
-use crate::error::Error;
+use crate::error::faults::LimitFault;
 
 mod group;
 
@@ -82,16 +82,16 @@ pub(crate) struct RunLimits {
 
 impl RunLimits {
     /// Checks the limits. With `root` the stage keeps root's kernel uid.
-    pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
+    pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, LimitFault> {
         for (limit, value) in limits.counts() {
             let least = *limit.range().start();
             if value < least {
-                return Err(Error::LimitTooSmall { key: limit.key(), least });
+                return Err(LimitFault::TooSmall { key: limit.key(), least });
             }
         }
         check_audit_size(&limits)?;
         match limits.memory.filter(|size| *size < LEAST_MEMORY) {
-            Some(size) => Err(Error::MemoryTooSmall(size)),
+            Some(size) => Err(LimitFault::Memory(size)),
             None => Ok(Self { limits, root, delegated: limits.memory.and_then(|_| group::delegated()) }),
         }
     }
@@ -210,9 +210,9 @@ impl RunLimits {
 }
 
 /// Refuses a record size that leaves no room for a run.
-pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), Error> {
+pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), LimitFault> {
     match limits.audit_size.filter(|size| *size < LEAST_AUDIT_SIZE) {
-        Some(size) => Err(Error::AuditTooSmall(size)),
+        Some(size) => Err(LimitFault::AuditSize(size)),
         None => Ok(()),
     }
 }
@@ -410,6 +410,7 @@ mod tests {
     use exeat_policy::LEAST_OPEN_FILES;
 
     use super::*;
+    use crate::error::Error;
 
     fn tmpfs(at: &str, mode: u32) -> Mount {
         Mount::Tmpfs { at: at.into(), size: 1, mode }
@@ -438,7 +439,7 @@ mod tests {
             RunLimits::new(Limits { memory: text.parse().ok(), ..Limits::default() }, false).map(|_| ())
         };
         assert!(held("1MiB").is_ok());
-        let error = held("100").unwrap_err();
+        let error = Error::from(held("100").unwrap_err());
         assert_eq!((error.code(), error.fix().as_deref()), (2, Some("probably meant: \"100M\"")), "{error}");
     }
 
@@ -529,7 +530,7 @@ mod tests {
             Limits { connections_per_host: Some(0), ..Limits::default() },
             Limits { open_files: Some(LEAST_OPEN_FILES - 1), ..Limits::default() },
         ] {
-            assert_eq!(RunLimits::new(limits, false).unwrap_err().code(), 2, "{limits:?}");
+            assert_eq!(Error::from(RunLimits::new(limits, false).unwrap_err()).code(), 2, "{limits:?}");
         }
         assert!(
             RunLimits::new(

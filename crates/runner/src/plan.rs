@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use exeat_contract::{BridgeKind, DENIALS, DIR, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, STAGE2};
 use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::layout::{EMPTY_DIR_SIZE, EMPTY_FILE, EmptyEntry, Mount, Why};
 use exeat_files::names::joined;
 use exeat_files::permissions::Ids;
-use exeat_files::quarantine::{Missing, Settlement};
+use exeat_files::quarantine::{Settlement, WatchList};
 use exeat_files::request::WorkDir;
 use exeat_files::users::walk_home;
 use exeat_files::walk::LinkRule;
 use exeat_files::ways::Ways;
 use exeat_policy::{
-    Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty, UnixSockets,
+    Action, Bridge, Cache, Effective, Home, HostPort, Loopback, Policy, Rule, Transparent, Tty,
 };
 use exeat_proxy::UpstreamProxy;
 use exeat_record::place::RecordDir;
@@ -27,26 +27,28 @@ use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{
     Builder, Enforced, Enforcement, Identity, Mount as Step, SandboxSpec, seccomp, shell_word,
 };
-use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::backend::Backend;
 use crate::backend::choice::{Choice, choose};
 use crate::cache::{self, Steps, UsedCache};
-use crate::environment::{Variable, stage_home};
+use crate::environment::{Environment, Variable, stage_home};
 use crate::error::Error;
-use crate::identity::{StageUser, UserView, ViewInput};
-use crate::request::{AuditTo, Hardening, Request};
+use crate::identity::StageUser;
+use crate::request::{AuditTo, Request};
 use crate::signing::{Signing, key_place, state_place_below};
 use crate::staged::{MountSource, Staged, TreeFault};
 use crate::uids::Own;
+use crate::view_input::{UserView, ViewInput};
 use crate::{environment, host_ports, limits, remedy, upstream, via};
 use exeat_files::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
 
+mod checks;
 mod own_files;
 mod pins;
 
+use checks::{can_harden, check_other_proxy, core_dump_note, decide_unix_sockets};
 use own_files::Reach;
 
 /// The plan of one run.
@@ -86,7 +88,7 @@ pub struct Plan {
     pub(crate) unix_sockets: bool,
     pub(crate) loopback: Loopback,
     pub(crate) debuggable: bool,
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) watched: Vec<WatchList>,
     /// Whether partial isolation is an error at the start.
     pub(crate) is_full_required: bool,
     /// Lines about paths in PATH and variables that are not shown.
@@ -124,19 +126,6 @@ pub struct Plan {
     pub(crate) doubts: Vec<String>,
 }
 
-/// Returns a line if a crash of the stage gives its memory to a program on the host. A limit of 1 byte prevents that. A limit of 0 does
-/// not, and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
-fn core_dump_note() -> Option<String> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
-    let is_piped =
-        || fs::read("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with(b"|"));
-    (hard == 0 && is_piped()).then(|| {
-        "the hard limit of core files is 0 here, so a crash of the stage hands its memory to the program in /proc/sys/kernel/core_pattern; \
-         `ulimit -Hc 1` or more, where the limit is set, prevents that"
-            .to_owned()
-    })
-}
-
 /// Plans what a request means on this machine.
 ///
 /// # Errors
@@ -157,114 +146,35 @@ pub(crate) fn plan_with(
     if request.files.home == Home::Private && request.files.cache == Cache::None {
         return Err(Error::NoPlaceForHome);
     }
-    let mut notes = Vec::new();
-    let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
-    let walked = walk_home(variable("HOME"));
-    let (Ok(home) | Err((home, _))) = &walked;
-    let home = home.clone();
-    let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
-    let real = |what: PathUse, path: &Path| {
-        links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
-    };
-    let cwd = real(PathUse::WorkingDirectory, &request.cwd)?;
-    let work = match &request.files.work {
-        Some(WorkDir::Host(dir)) => Some(real(PathUse::WorkDirectory, dir)?),
-        _ => None,
-    };
-    let place = Some(state_place_below(walked, &request.host_env)?);
-    let stage_home = stage_home(&request, &home);
+    let paths = RealPaths::walk(&request)?;
+    let stage_home = stage_home(&request, &paths.home);
     let environment = environment::build(&request, &stage_home);
-    let base = ViewInput {
-        request: &request,
-        environment: &environment,
-        cwd: &cwd,
-        home: &home,
-        links: &links,
-        place: place.as_ref(),
-    };
-    let view = |who: StageUser| base.view(&who).map(|seen| (who, seen));
-    let (who, seen) = match StageUser::preferred().map_err(TreeFault::Refused).and_then(view) {
-        Err(TreeFault::Refused(why)) => view(StageUser::fallback(why, work.as_deref().unwrap_or(&cwd))?),
-        other => other,
-    }
-    .map_err(Error::from)?;
-    let UserView {
-        mut built,
-        mut taken,
-        staged,
-        cache,
-        cache_maker,
-        hidden_caches,
-        tmp,
-        run_base,
-        notes: said,
-    } = seen;
+    let (who, mut seen) = view_for_user(&request, &environment, &paths)?;
     let (identity, identity_held) = who.identity();
     let limits = limits::RunLimits::new(request.limits, matches!(who, StageUser::Kept(_)))?;
-
-    if let Enforced::Partial { missing } = &identity_held {
-        notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
-    }
-    notes.extend(request.policy.terms().note().map(str::to_owned));
-    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
-    notes.extend(environment.notes.iter().cloned());
-    notes.extend(said);
-    if let Some(state) = key_place(place.as_ref()) {
-        notes.extend(remedy::absent_lines(
-            state.state_dir(),
-            built.missing.iter().map(|missing| missing.tree.as_path()),
-        ));
-    }
-    notes.extend(core_dump_note());
-    let reach = Reach { writable: &built.writable, streams };
-    let placed = |record: &Path| links.place(&cwd.join(record));
-    own_files::check_record(&mut request.audit, place.as_ref(), &reach, placed)?;
-    own_files::check_keys(&request.signing, place.as_ref(), &reach)?;
-    own_files::check_sockets(&run_base, &built.writable)?;
-    let hardening = request.hardening;
-    let is_bounded = !request.files.bounds.is_empty();
-    let unix_sockets =
-        unix_sockets(hardening.unix_sockets, is_bounded, built.sockets_exposed, &mut built.lost, &mut notes);
-    let fs = match built.lost.is_empty() {
+    let mut notes = lines_for_caller(&request, &environment, &paths, &who, &seen);
+    check_own_files(&mut request, &paths, &seen, streams)?;
+    let (unix_sockets, line) = decide_unix_sockets(&request, seen.built.sockets_exposed);
+    notes.extend(line.map(str::to_owned));
+    seen.built.lost.extend(line.filter(|_| unix_sockets).map(str::to_owned));
+    let fs = match seen.built.lost.is_empty() {
         true => Enforced::Full,
-        false => Enforced::Partial { missing: built.lost.join("; ") },
+        false => Enforced::Partial { missing: seen.built.lost.join("; ") },
     };
-    can_harden(hardening)?;
-    let via = match &request.via {
-        Some(socket) => {
-            check_other_proxy(&request)?;
-            Some(via::find(&cwd.join(socket), &links, &built.writable)?)
-        }
-        None => None,
-    };
-    if let Some(proxy) = &request.upstream {
-        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
-    }
-    let host_ports = host_ports::check(&request.host_ports, request.socks5, &request.policy, today())?;
-    let transparent = match (request.transparent, hardening.loopback) {
-        (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
-        (_, Loopback::Proxy) => Transparent::Off,
-        _ if via.is_some() => Transparent::Off,
-        (asked, Loopback::Own) => asked,
-    };
-    let net = match &via {
-        None => Enforced::Full,
-        Some(socket) => Enforced::Partial { missing: via::missing(socket) },
-    };
-
+    can_harden(request.hardening)?;
+    let Network { via, host_ports, transparent, held: net } =
+        check_network(&request, &paths, &seen.built.writable)?;
     // Last, because it takes a sandbox to try one.
     let choice = match backend {
         Some(backend) => Choice::accept(backend.builder()?),
-        None => choose(request.backend, &who, place.as_ref())?,
+        None => choose(request.backend, &who, paths.place.as_ref())?,
     };
-    let is_stage2 = |mount: &Mount| mount.at() == Path::new(STAGE2);
-    if choice.builder == Builder::Native
-        && let Some(number) = built.mounts.iter().position(is_stage2)
-    {
-        // Only bubblewrap executes it in the sandbox: pid 1 is that program already.
-        built.mounts.remove(number);
-        taken.remove(number);
+    if choice.builder == Builder::Native {
+        leave_out_stage2(&mut seen);
     }
+    let UserView { built, taken, staged, cache, cache_maker, hidden_caches, tmp, run_base, .. } = seen;
+    let RealPaths { home: _, links, cwd, work: _, place } = paths;
+    let traceparent = variable(&request, "TRACEPARENT").map(OsStr::to_owned);
     let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
     let masked = masked.cloned().collect();
     let ways = Ways::new(&request.files);
@@ -293,9 +203,9 @@ pub(crate) fn plan_with(
         identity,
         own: if let StageUser::Own(own) = who { Some(own) } else { None },
         unix_sockets,
-        loopback: hardening.loopback,
-        debuggable: hardening.debuggable,
-        missing: built.missing,
+        loopback: request.hardening.loopback,
+        debuggable: request.hardening.debuggable,
+        watched: built.watched,
         is_full_required: false,
         left_out: built.left_out,
         ways,
@@ -316,7 +226,7 @@ pub(crate) fn plan_with(
         audit: request.audit,
         audit_sync: request.audit_sync,
         signing: request.signing,
-        traceparent: variable("TRACEPARENT").map(OsStr::to_owned),
+        traceparent,
         place,
         stage: request.stage,
         sources: request.sources,
@@ -336,21 +246,145 @@ pub(crate) fn plan_with(
     Ok(plan)
 }
 
-/// Refuses what a run that goes through another proxy cannot have.
-fn check_other_proxy(request: &Request) -> Result<(), Error> {
-    for (is_asked, what) in [
-        (!request.host_ports.is_empty(), "a port of this machine"),
-        (!request.policy.rules().is_empty(), "a policy"),
-        (request.socks5, "SOCKS5"),
-        (request.upstream.is_some(), "an upstream proxy"),
-        (request.transparent == Transparent::On, "the transparent gateway"),
-        (request.limits.connections_per_host.is_some(), "a limit of connections to one host"),
-    ] {
-        if is_asked {
-            return Err(Error::ViaAnd(what));
-        }
+/// Returns a variable of the caller.
+fn variable<'a>(request: &'a Request, name: &str) -> Option<&'a OsStr> {
+    request.host_env.get(OsStr::new(name)).map(OsString::as_os_str)
+}
+
+/// The paths of a request without links.
+struct RealPaths {
+    home: PathBuf,
+    /// The rule that judges the links on other paths.
+    links: LinkRule,
+    cwd: PathBuf,
+    work: Option<PathBuf>,
+    /// The place of records.
+    place: Option<RecordDir>,
+}
+
+impl RealPaths {
+    /// Follows the links on the paths that the caller and its environment name.
+    fn walk(request: &Request) -> Result<Self, Error> {
+        let walked = walk_home(variable(request, "HOME"));
+        let (Ok(home) | Err((home, _))) = &walked;
+        let home = home.clone();
+        let links = LinkRule::new(&home, variable(request, "XDG_RUNTIME_DIR").map(Path::new));
+        let real = |what: PathUse, path: &Path| {
+            links.walk(path).map(|end| end.real).map_err(|error| FileFault::from_walk(what, path, error))
+        };
+        let cwd = real(PathUse::WorkingDirectory, &request.cwd)?;
+        let work = match &request.files.work {
+            Some(WorkDir::Host(dir)) => Some(real(PathUse::WorkDirectory, dir)?),
+            _ => None,
+        };
+        let place = Some(state_place_below(walked, &request.host_env)?);
+        Ok(Self { home, links, cwd, work, place })
     }
-    Ok(())
+}
+
+/// Builds the view for the preferred user of the stage, or for the fallback where the preferred one cannot have the trees.
+fn view_for_user(
+    request: &Request,
+    environment: &Environment,
+    paths: &RealPaths,
+) -> Result<(StageUser, UserView), Error> {
+    let base = ViewInput {
+        request,
+        environment,
+        cwd: &paths.cwd,
+        home: &paths.home,
+        links: &paths.links,
+        place: paths.place.as_ref(),
+    };
+    let view = |who: StageUser| base.view(&who).map(|seen| (who, seen));
+    match StageUser::preferred().map_err(TreeFault::Refused).and_then(view) {
+        Err(TreeFault::Refused(why)) => {
+            view(StageUser::fallback(why, paths.work.as_deref().unwrap_or(&paths.cwd))?)
+        }
+        other => other,
+    }
+    .map_err(Error::from)
+}
+
+/// Returns what the caller should know about the stage's user, the policy, the environment and the view.
+fn lines_for_caller(
+    request: &Request,
+    environment: &Environment,
+    paths: &RealPaths,
+    who: &StageUser,
+    seen: &UserView,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let (_, Enforced::Partial { missing }) = who.identity() {
+        notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
+    }
+    notes.extend(request.policy.terms().note().map(str::to_owned));
+    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
+    notes.extend(environment.notes.iter().cloned());
+    notes.extend(seen.notes.iter().cloned());
+    if let Some(state) = key_place(paths.place.as_ref()) {
+        let trees = seen.built.watched.iter().map(|list| list.tree.as_path());
+        notes.extend(remedy::absent_lines(state.state_dir(), trees));
+    }
+    notes.extend(core_dump_note());
+    notes
+}
+
+/// Refuses a run whose stage could write its own record, its keys, or the sockets of other runs.
+fn check_own_files(
+    request: &mut Request,
+    paths: &RealPaths,
+    seen: &UserView,
+    streams: &[&str],
+) -> Result<(), Error> {
+    let writable = &seen.built.writable;
+    let reach = Reach { writable, streams };
+    let placed = |record: &Path| paths.links.place(&paths.cwd.join(record));
+    own_files::check_record(&mut request.audit, paths.place.as_ref(), &reach, placed)?;
+    own_files::check_keys(&request.signing, paths.place.as_ref(), &reach)?;
+    own_files::check_sockets(&seen.run_base, writable)
+}
+
+/// What the stage reaches besides the rules of its policy.
+struct Network {
+    via: Option<PathBuf>,
+    host_ports: Vec<HostPort>,
+    transparent: Transparent,
+    held: Enforced,
+}
+
+/// Checks the other proxy, the upstream proxy, the ports of this machine and the gateway against the rest of the request.
+fn check_network(request: &Request, paths: &RealPaths, writable: &[PathBuf]) -> Result<Network, Error> {
+    let via = match &request.via {
+        Some(socket) => {
+            check_other_proxy(request)?;
+            Some(via::find(&paths.cwd.join(socket), &paths.links, writable)?)
+        }
+        None => None,
+    };
+    if let Some(proxy) = &request.upstream {
+        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
+    }
+    let host_ports = host_ports::check(&request.host_ports, request.socks5, &request.policy, today())?;
+    let transparent = match (request.transparent, request.hardening.loopback) {
+        (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
+        (_, Loopback::Proxy) => Transparent::Off,
+        _ if via.is_some() => Transparent::Off,
+        (asked, Loopback::Own) => asked,
+    };
+    let held = match &via {
+        None => Enforced::Full,
+        Some(socket) => Enforced::Partial { missing: via::missing(socket) },
+    };
+    Ok(Network { via, host_ports, transparent, held })
+}
+
+/// Takes out the mount of stage2. Only bubblewrap executes it in the sandbox: on the native back end, pid 1 is that program already.
+fn leave_out_stage2(UserView { built, taken, .. }: &mut UserView) {
+    if let Some(number) = built.mounts.iter().position(|mount| mount.at() == Path::new(STAGE2)) {
+        built.mounts.remove(number);
+        taken.remove(number);
+    }
 }
 
 /// Returns the step of the sandbox for a mount; `dir` is the staging directory, which holds its tree if that has a source.
@@ -744,47 +778,6 @@ fn shell_words(words: &[OsString]) -> String {
 
 fn by_name(variables: Vec<Variable>) -> BTreeMap<OsString, OsString> {
     variables.into_iter().map(|variable| (variable.name, variable.value)).collect()
-}
-
-/// Decides whether the stage has Unix sockets, and how far the file view is enforced then.
-fn unix_sockets(
-    asked: UnixSockets,
-    is_bounded: bool,
-    exposed: bool,
-    lost: &mut Vec<String>,
-    notes: &mut Vec<String>,
-) -> bool {
-    match asked {
-        UnixSockets::Off => false,
-        UnixSockets::Auto => !exposed,
-        UnixSockets::On if !exposed => true,
-        UnixSockets::On if is_bounded => {
-            notes.push(
-                "the stage has no Unix sockets: below a ceiling, `--set sandbox.unix_sockets=on` opens none"
-                    .into(),
-            );
-            false
-        }
-        UnixSockets::On => {
-            let line = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
-            notes.push(line.into());
-            lost.push(line.into());
-            true
-        }
-    }
-}
-
-/// Checks that the kernel supports the requested hardening.
-fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), Error> {
-    let abi = exeat_sandbox::enforce::landlock_abi();
-    if loopback == Loopback::Proxy && abi < 4 {
-        return Err(Error::Landlock { what: "a loopback with the proxy alone", linux: "6.7" });
-    }
-    // Without a Landlock domain pid 1 could be traced, too.
-    if debuggable && abi < 2 {
-        return Err(Error::Landlock { what: "a stage that may trace its own processes", linux: "5.19" });
-    }
-    Ok(())
 }
 
 /// The paths of the caller's standard streams, which the stage gets.

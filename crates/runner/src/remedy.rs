@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use exeat_files::index::tracked;
 use exeat_files::names::open_regular;
-use exeat_files::quarantine::{DIRECTORY, Leftover, absent};
+use exeat_files::quarantine::{Leftover, QUARANTINE, absent};
 
 /// The number of names in a line.
 const NAMED: usize = 5;
@@ -89,7 +89,7 @@ pub(crate) fn moved_lines(found: &[Leftover]) -> Vec<String> {
 /// Returns whether a place in a quarantine is in a linked worktree. `git worktree remove` deletes the quarantine without a question, because
 /// git ignores it.
 fn is_in_linked_worktree(moved: &Path) -> bool {
-    let quarantine = moved.ancestors().find(|dir| dir.ends_with(DIRECTORY));
+    let quarantine = moved.ancestors().find(|dir| dir.ends_with(QUARANTINE));
     let Some(tree) = quarantine.and_then(Path::parent) else { return false };
     let mut text = Vec::new();
     let read = open_regular(&tree.join(".git")).and_then(|file| file.take(PATH_MAX).read_to_end(&mut text));
@@ -117,7 +117,7 @@ pub(crate) fn absent_lines<'a>(state: &Path, trees: impl Iterator<Item = &'a Pat
 /// Returns the run that moved a file to a place.
 fn run_of(moved: &Path) -> Option<&str> {
     let mut parts = moved.components();
-    parts.find(|part| *part == Component::Normal(DIRECTORY.as_ref()))?;
+    parts.find(|part| *part == Component::Normal(QUARANTINE.as_ref()))?;
     let mut parts = parts.skip(1);
     // A number follows if the name was taken.
     parts.next()?.as_os_str().to_str()?.split('.').next()

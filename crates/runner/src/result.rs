@@ -62,11 +62,11 @@ pub struct RunResult<'a> {
     hosts: Hosts<'a>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     quarantined: Vec<Quarantined>,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     quarantined_more: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<Left>,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     left_more: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncovered: Vec<String>,
@@ -119,14 +119,14 @@ impl<'a> From<&'a Position> for FaultPlace<'a> {
 #[derive(Debug, Default, Serialize)]
 struct Hosts<'a> {
     reached: Vec<Reached<'a>>,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     reached_more: u64,
     denied: Vec<Denied<'a>>,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     denied_more: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     would_deny: Vec<Denied<'a>>,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     would_deny_more: u64,
     failed: Vec<Failed<'a>>,
 }
@@ -354,7 +354,7 @@ impl<'a> Denied<'a> {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_none(count: &u64) -> bool {
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 

@@ -4,31 +4,27 @@
 //! [`Within`] holds everything that a run does to its own process.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::mem;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
-use std::{fmt, mem};
 
 use exeat_contract::Go;
-use exeat_files::layout::{EMPTY_FILE, EmptyEntry, Mount};
-use exeat_files::names::id_of_plain;
-use exeat_files::quarantine::{FileId, Journal, Leftover, Survey, Watch};
+use exeat_files::layout::Mount;
+use exeat_files::quarantine::{FileId, Watch};
 use exeat_policy::Tty;
 use exeat_proxy::{
     ConnectionSummary, Context, DeniedHost, Entry, Forward, Listener, ProcessFinder, ServeReport, forward,
     serve,
 };
-use exeat_record::place::remove_empty;
 use exeat_record::{Event, Log, RunId, RunNote, RunStart, What};
-use exeat_sandbox::{
-    Bridge, ExpectedFile, Identity, Launch, Staging, descriptor_limit, raise_descriptor_limit, seccomp,
-};
+use exeat_sandbox::{Bridge, Identity, Launch, Staging, descriptor_limit, raise_descriptor_limit, seccomp};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
@@ -37,37 +33,37 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller;
-use crate::cover::Covers;
 use crate::dirs::RunDir;
-use crate::ended::Ended;
 use crate::environment::RUN_ID;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::gateway::{NetworkExits, NetworkNeeds, off_state};
 use crate::ledger::{Listed, RunLedger, begin};
 use crate::limits;
 use crate::output::{Copies, Meter};
-use crate::parent::Parent;
 use crate::plan::Plan;
 use crate::signals::{RunRequest, RunRequests, Signals};
 use crate::staged::Staged;
 use crate::terminal::{Terminal, refuse_reads};
 use crate::who::ProcessLookup;
 
+mod closing;
+mod opening;
 pub(crate) mod outcome;
+pub(crate) mod oversight;
 pub(crate) mod protected;
 pub(crate) mod record;
 mod sandbox;
+mod starting;
 pub(crate) mod streams;
 
-use outcome::SandboxEnd;
-use outcome::{Done, OtherProxy, Outcome, end_dirs, not_executed, unseen_line, with_leftovers};
-use protected::{
-    CUT, PutBack, hold_stubs, journal, keeper, look_until_signal, move_aside, quarantine_lines,
-    quarantine_more_lines, quarantine_more_notes, quarantine_note, settlement_lines, watch_remade,
-};
-use record::{OpenRecord, holds, keep_record, lost_end, open_log, record_full, run_end, turned_away_note};
-use sandbox::{Offered, Sandbox, Thread, watch_relay};
-use streams::{Flags, STREAMS, Streams, leads_out, null, release_streams};
+use closing::Closing;
+use opening::{Opened, UsedDirs};
+use outcome::{Done, OtherProxy, Outcome};
+use oversight::{LineCallback, OnDenied, Oversight};
+use record::{holds, keep_record};
+use sandbox::{Sandbox, Thread, watch_relay};
+use starting::{Offered, Reports, StageStreams, Starting, judge};
+use streams::{Streams, release_streams};
 
 /// The number of limits that can be reached before one is handled: of each output stream, and of the watch.
 const STOPS: usize = 4;
@@ -92,48 +88,6 @@ pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
 
 const IN_THE_BACKGROUND: &str =
     "note: in the background at the start: the stage's standard input is /dev/null instead of the terminal";
-
-/// Additional control over a run of exeat's own executable.
-#[derive(Default)]
-pub struct Oversight {
-    /// A process whose end ends the run, like SIGTERM.
-    pub parent: Option<Parent>,
-    /// The effect of a refusal on the run.
-    pub on_denied: OnDenied,
-    /// Receives lines that should not wait for the end of the run. It must not block.
-    pub live: Option<LineCallback>,
-}
-
-/// A callback for a line.
-pub type LineCallback = Box<dyn Fn(&str)>;
-
-impl fmt::Debug for Oversight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Oversight").field("on_denied", &self.on_denied).finish_non_exhaustive()
-    }
-}
-
-/// The effect of a refusal on a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnDenied {
-    /// No effect: the end of the run reports it.
-    #[default]
-    Note,
-    /// The first refusal ends the run, as SIGTERM would.
-    End,
-    /// A run that would exit 0 fails.
-    Fail,
-}
-
-impl OnDenied {
-    /// Returns the end of a run in which a connection was refused.
-    fn judge(self, ended: Ended) -> Ended {
-        match (self, ended) {
-            (Self::End, Ended::Exit(_) | Ended::Signal(_)) | (Self::Fail, Ended::Exit(0)) => Ended::Denied,
-            (_, ended) => ended,
-        }
-    }
-}
 
 /// Executes a plan on any streams. Also returns the first signal that arrived while the stage ran.
 pub(crate) fn run_here(
@@ -168,9 +122,7 @@ pub(crate) fn run_on(
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
     let began = Instant::now();
-    let or_line = |made: Result<_, String>| made.map_or_else(|line| (None, Some(line)), |used| (used, None));
-    let (used_cache, no_cache) = or_line(plan.make_cache());
-    let (used_tmp, no_tmp) = or_line(plan.make_tmp());
+    let dirs = UsedDirs::make(&mut plan);
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // This comes first because some libraries panic if there are too few.
@@ -189,56 +141,26 @@ pub(crate) fn run_on(
                 (RunRequests::from_owner(asks), Some(started), on_denied, None)
             }
         };
-        let keeper = keeper(&plan, run);
-        let hide = |dir: Option<&Path>| dir.map_or(Ok(()), |dir| keeper.hide(dir)).err();
-        let base = plan.tmp.as_deref().and_then(Path::parent).filter(|_| used_tmp.is_some());
-        let no_tmp = no_tmp.or_else(|| {
-            hide(base).map(|error| format!("other runs may see the files in the stage's /tmp: {error}"))
-        });
-        // Every run hides the usual place.
-        let caches = plan.cache.as_deref().and_then(Path::parent).filter(|_| used_cache.is_some());
-        let caches = caches.filter(|caches| !caches.ends_with(".cache/exeat"));
-        let no_cache = no_cache
-            .or_else(|| hide(caches).map(|error| format!("other runs may see the package cache: {error}")));
         let interrupted = mem::take(&mut plan.settled);
-        let watches = Watch::start_all(plan.missing.iter().cloned(), &keeper);
-        let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
-        let flags = streams.own.then(|| Flags::save(&streams.fds)).transpose();
-        let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        let (journal, no_journal) = journal(&keeper, &watches);
-        let survey = Survey::start(Arc::clone(&watches));
-        if let Some(why) = no_journal.clone().filter(|_| plan.is_full_required) {
-            return Err(Error::NotHeld(why));
-        }
-        // This is the last step that can fail without a line in the record.
-        let OpenRecord { log, path: audit, ledger } = match open_log(&plan, run) {
-            Ok(record) => record,
-            Err(error) => {
-                journal.into_iter().for_each(Journal::remove);
-                return Err(error);
-            }
-        };
-        let descriptors = plan.limits.descriptors(soft, hard);
-        let held = journal.as_ref().map(Journal::keep_locked).transpose();
-        let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
-        let (stubs, not_made) = hold_stubs(&plan, &keeper);
-        let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
-        let (log_of_run, ledger) = (log.clone(), Cell::new(Some(ledger)));
+        let mut opened = Opened::open(&plan, run, dirs, &streams)?;
+        let ledger = mem::replace(&mut opened.record.ledger, RunLedger::None);
+        let made = opened.stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?)));
         let this = Run {
             plan: &plan,
-            stubs: &made,
-            watches: &watches,
+            stubs: &made.collect::<Vec<_>>(),
+            watches: &opened.watches,
             run,
-            descriptors,
-            log: log_of_run,
-            ledger,
+            descriptors: plan.limits.descriptors(soft, hard),
+            log: opened.record.log.clone(),
+            ledger: Cell::new(ledger),
+            has_begun: Cell::new(false),
             listed: Cell::new(Listed::None),
-            held,
+            held: Cell::new(opened.held.take()),
             on_denied,
             live,
         };
-        let mut outcome = keep_record(&log, this.carry_out(staged, streams, asks, started)).await;
-        if !this.has_begun() {
+        let mut outcome = keep_record(&this.log, this.carry_out(staged, streams, asks, started)).await;
+        if !this.has_begun.get() {
             // The sandbox was not created as required. The log itself stops the run if it cannot write.
             let why = match &outcome {
                 Err(Error::Gateway { source, .. }) => Some(source),
@@ -246,116 +168,19 @@ pub(crate) fn run_on(
             };
             let _ = this.begin(&off_state(why));
         }
-        // The flags are restored for the following lines and for the next user of these streams.
-        drop(flags);
-        // No process of the stage is left, so what is found now does not change any more.
-        drop((stubs, survey));
-        let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
-        let put_back = PutBack::replace(mem::take(&mut lost.doubtful), &watches);
-        let remade = lost.remade.iter().chain(put_back.unmoved());
-        let remade = watch_remade(&plan, &keeper, remade);
-        if let Some(Err(why)) = journal.as_ref().map(Journal::begin_end) {
-            tracing::warn!(%why, "another run may leave to this one what it does not see any more");
-        }
-        let looked_at = Arc::clone(&watches);
-        let look = move |is_over: &dyn Fn() -> bool| move_aside(looked_at.iter().chain(&remade), is_over);
-        let signals = is_own.then(|| Signals::ending().ok()).flatten();
-        let mut found = look_until_signal(signals, look).await;
-        let cut = found.is_cut.then(|| CUT.to_owned());
-        let put_back = put_back.end(&mut found);
-        if let Some(journal) = journal.filter(|_| !found.is_cut) {
-            journal.remove();
-        }
-        let dirs_left = end_dirs(&plan, used_cache, used_tmp);
-        let settled = settlement_lines(interrupted, &mut found);
-        for note in found.named.iter().map(quarantine_note).chain(quarantine_more_notes(&found)) {
-            // The log itself stops the run if it cannot write, and a line below reports that.
-            let _ = log.write(Event::Note(note));
-        }
-        // The record contains these since they were found.
-        found.extend(mem::take(&mut lost.found));
-        let told = quarantine_lines(&found).chain(quarantine_more_lines(&found));
-        let before =
-            no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made).chain(cut);
-        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(dirs_left).collect();
-        for (words, line) in lost.lines() {
-            let mut note = RunNote::new(What::Uncovered);
-            note.error = Some(words);
-            let _ = log.write(Event::Note(note));
-            notes.push(line);
-        }
-        let uncovered = lost.into_places();
-        if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away_note(&done.summary)) {
-            notes.extend(note.error.clone());
-            let _ = log.write(Event::Note(note));
-        }
+        let listed = this.listed.replace(Listed::None);
+        let lost = outcome.as_mut().map(|done| mem::take(&mut done.over.uncovered)).unwrap_or_default();
+        let mut closing = Closing::settle(&plan, opened, interrupted, lost, is_own).await;
         if let Ok(done) = &mut outcome
             && !(done.summary.denied.is_empty() && done.summary.denied_more == 0)
         {
             done.over.ended = on_denied.judge(done.over.ended);
         }
-        let end = match &outcome {
-            Ok(done) => run_end(done.over.ended, &done.summary),
-            Err(error) => lost_end(error),
-        };
-        let cause = end.cause;
-        let ended = log.write(Event::RunEnd(end));
-        // The ledger cannot vouch for a record without its end.
-        let listed = this.listed.replace(Listed::None);
-        let (ledger, unlisted) = if ended.is_ok() { listed.end(&log, cause) } else { (None, None) };
-        notes.extend(unlisted);
-        let done = match outcome {
-            Ok(done) => done,
-            Err(error) => {
-                if error.code() == 125 {
-                    plan.choice.forget();
-                }
-                if let Some(record) = plan.audit.in_default_place(audit.as_deref()) {
-                    remove_empty(record);
-                }
-                return Err(with_leftovers(error, run, audit, found, notes));
-            }
-        };
-        let Done { over, no_gateway, summary, through } = done;
-        let SandboxEnd { ended: how, why_not, signal, blind, untold, .. } = over;
-        notes.extend(no_gateway);
-        // The stage ran and its code is returned; a note reports an incomplete record.
-        let record_lost = ended.err().map(|error| chain(&error));
-        notes.extend(record_lost.as_ref().map(|why| format!("the record is incomplete: {why}")));
-        notes.extend(record_full(&summary, log.full().as_deref()));
-        notes.extend(untold);
-        if how != Ended::Exit(0) {
-            notes.extend(unseen_line(&plan));
+        closing.close_record(&outcome, listed);
+        match outcome {
+            Ok(done) => Ok(closing.into_outcome(plan, run, done, || began.elapsed())),
+            Err(error) => Err(closing.into_error(&plan, run, error)),
         }
-        if let Some(why) = blind {
-            notes.push(format!("what the stage uses could not be measured any more: {why}"));
-        }
-        let why_not = not_executed(&plan, how, why_not);
-        if how == Ended::NotFound {
-            notes.extend(plan.left_out.iter().cloned());
-        }
-        Ok((
-            Outcome {
-                run,
-                ended: how,
-                why_not,
-                summary,
-                through,
-                backend: plan.choice.builder.name(),
-                backend_why: plan.choice.why.clone(),
-                audit,
-                sealed: log.sealed(),
-                ledger,
-                found,
-                uncovered,
-                record_lost,
-                duration: began.elapsed(),
-                stage: plan.stage,
-                labels: plan.labels,
-                notes,
-            },
-            signal,
-        ))
     })
 }
 
@@ -421,7 +246,9 @@ struct Run<'a> {
     descriptors: (u64, u64),
     log: Log,
     /// The ledger, until the record has its first line.
-    ledger: Cell<Option<RunLedger>>,
+    ledger: Cell<RunLedger>,
+    /// Whether the record has its first line, or writing that has failed.
+    has_begun: Cell<bool>,
     /// The state of the run in the ledger.
     listed: Cell<Listed>,
     /// A descriptor that stays open until no process of the sandbox is left.
@@ -468,7 +295,8 @@ impl Run<'_> {
             ..RunStart::default()
         };
         // This also applies if writing fails: a second start of the record would not help.
-        let ledger = self.ledger.take().unwrap_or(RunLedger::None);
+        self.has_begun.set(true);
+        let ledger = self.ledger.replace(RunLedger::None);
         self.listed.set(begin(&self.log, ledger, start, &self.plan.sources)?);
         for doubt in &self.plan.doubts {
             let mut note = RunNote::new(What::HostsMissing);
@@ -477,14 +305,6 @@ impl Run<'_> {
             let _ = self.log.write(Event::Note(note));
         }
         Ok(())
-    }
-
-    /// Returns whether the record has its first line.
-    fn has_begun(&self) -> bool {
-        let ledger = self.ledger.take();
-        let has_begun = ledger.is_none();
-        self.ledger.set(ledger);
-        has_begun
     }
 
     async fn carry_out(
@@ -534,9 +354,9 @@ impl Run<'_> {
                 Server::Through(Arc::new(forwarder), socket.clone())
             }
         };
-        let mut ways = NetworkExits::new(self.plan, network)?;
-        self.begin(&ways.state())?;
-        let no_gateway = ways.note();
+        let mut exits = NetworkExits::new(self.plan, network)?;
+        self.begin(&exits.state())?;
+        let no_gateway = exits.note();
         // All names are mounted now, so nothing is left on the host from here on.
         drop(dir);
 
@@ -558,7 +378,7 @@ impl Run<'_> {
             tasks.spawn(async move { drop(watch.await) });
         }
         let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
-        let forwards = mem::take(&mut ways.forwards).into_iter().map(|(listener, target)| {
+        let forwards = mem::take(&mut exits.forwards).into_iter().map(|(listener, target)| {
             let listener = Listener::tcp(listener).map_err(prepare("the listener of a host port"))?;
             Ok((listener, Entry::Forward(target)))
         });
@@ -570,9 +390,9 @@ impl Run<'_> {
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
             });
         }
-        let has_gateway = ways.has_gateway();
+        let has_gateway = exits.has_gateway();
         if let Server::Own(context) = &server
-            && let Some(gateway) = ways.gateway(context).await.map_err(prepare("the gateway's sockets"))?
+            && let Some(gateway) = exits.gateway(context).await.map_err(prepare("the gateway's sockets"))?
         {
             tasks.spawn(gateway.serve(stop.clone()));
         }
@@ -605,29 +425,16 @@ impl Run<'_> {
         dir: &RunDir,
         staging: Option<Staging>,
         listener: UnixListener,
-        Streams { fds: mut streams, own }: Streams,
+        streams: Streams,
     ) -> Result<(Thread, Sandbox), Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
-        for (stream, name) in streams.iter().zip(STREAMS) {
-            if let Some(what) = leads_out(stream).map_err(prepare("the standard streams"))? {
-                return Err(Error::Stream { stream: name, what });
-            }
-        }
-        let is_attended = own && streams.iter().any(IsTerminal::is_terminal);
-        let terminal = if own && self.plan.tty == Tty::Auto {
-            Terminal::for_streams(&streams).map_err(prepare("the terminal"))?
-        } else {
-            None
-        };
-        let on_terminal = |number| terminal.as_ref().is_some_and(|terminal| terminal.replaces(number));
-        for (number, stream) in streams.iter_mut().enumerate().filter(|(number, _)| on_terminal(*number)) {
-            // The caller's terminal does not go inside: stage2 opens its own here.
-            *stream = null().map_err(prepare(STREAMS.get(number).copied().unwrap_or_default()))?.into();
-        }
+        let StageStreams { fds: mut streams, terminal, is_attended } =
+            StageStreams::prepare(streams, self.plan.tty)?;
         let (stop, stops) = mpsc::channel(STOPS);
         let known = Arc::new(OnceLock::new());
         let meter = self.plan.limits.limits.output_size.map(|limit| Meter::new(limit, &known, &stop));
         let copies = meter.as_ref().map(|meter| {
+            let on_terminal = |number| terminal.as_ref().is_some_and(|terminal| terminal.replaces(number));
             let outputs = streams.iter_mut().enumerate().skip(1).filter(|(number, _)| !on_terminal(*number));
             Copies::between(outputs.map(|(_, stream)| stream).collect(), meter)
         });
@@ -651,84 +458,28 @@ impl Run<'_> {
         // Trees that root holds by descriptor can be mounted only once.
         let again = launch.staging.is_none().then(|| launch.try_clone()).transpose();
         let again = again.map_err(prepare("a descriptor"))?;
-        let mut go = self.go(terminal.as_ref())?;
-        let wanted = NetworkNeeds::from_plan(self.plan);
-        let without_gateway = self.variables(&self.plan.without_gateway);
-        let (limits, run) = (self.plan.limits.clone(), self.run);
-        let mounts = self.plan.mounts.clone();
-        let masked = self.plan.masked.clone();
-        let stubs = self.stubs.to_vec();
-        let (watches, starting) = (Arc::clone(self.watches), Arc::clone(self.watches));
-        let is_full_required = self.plan.is_full_required;
-        let log = self.log.clone();
-        let says = stop.clone();
+        let starting = Starting {
+            go: self.go(terminal.as_ref())?,
+            without_gateway: self.variables(&self.plan.without_gateway),
+            network: NetworkNeeds::from_plan(self.plan),
+            limits: self.plan.limits.clone(),
+            run: self.run,
+            mounts: self.plan.mounts.clone(),
+            masked: self.plan.masked.clone(),
+            stubs: self.stubs.to_vec(),
+            watches: Arc::clone(self.watches),
+            is_full_required: self.plan.is_full_required,
+            log: self.log.clone(),
+            stop: stop.clone(),
+            known,
+            streams,
+        };
         let (offer_to, offered) = oneshot::channel();
-        let (go_to, may_go) = oneshot::channel::<bool>();
+        let (go_to, may_go) = oneshot::channel();
         let (started_to, started) = oneshot::channel();
         let (status_to, status) = oneshot::channel();
-        let body = move || {
-            let start = |launch: Launch| {
-                let offer = launch.start()?;
-                let covered = Covers::new(&mounts, &masked, &stubs, Arc::clone(&watches), &offer)?;
-                Ok::<_, exeat_sandbox::Error>((offer, covered))
-            };
-            // A closed receiver means that nobody is interested: dropping the rest ends the sandbox.
-            let started = match (start(launch), again) {
-                // Programs on the host rename files while they work: one replacement is not an attack.
-                (Err(why), Some(again)) if why.is_replacement() => {
-                    tracing::debug!(%why, "the start is made anew");
-                    start(Launch { expected: judge(&mounts), ..again })
-                }
-                (started, _) => started,
-            };
-            let (mut offer, (covers, process)) = match started {
-                Ok(started) => started,
-                Err(error) => return drop(offer_to.send(Err(error))),
-            };
-            let Some(bridge) = offer.take_bridge() else { return };
-            let network = wanted.enter(&offer, &process);
-            drop(process);
-            let offered = Offered { bridge, handle: offer.handle(), network };
-            if offer_to.send(Ok(offered)).is_err() {
-                return;
-            }
-            let Ok(has_gateway) = may_go.blocking_recv() else { return };
-            if !has_gateway {
-                go.env = without_gateway;
-            }
-            // The handle is set before the stage can write.
-            let _ = known.set(offer.handle());
-            if is_full_required && let Err(error) = covers.check_watch() {
-                return drop(started_to.send(Err(exeat_sandbox::Error::Watch(error))));
-            }
-            let watch = match limits.hold(&offer, &mounts, run, says) {
-                Ok(watch) => watch,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
-            go.notice_filter = match covers.notice_filter() {
-                Ok(program) => program,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
-            let handle = offer.handle();
-            starting.iter().for_each(Watch::stage_starts);
-            let [input, output, error] = &streams;
-            let mut running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
-                Ok(running) => running,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
-            // The stage has its own copies: a reader of its output must see the end when the stage closes it.
-            drop(streams);
-            if started_to.send(Ok(running.take_terminal())).is_ok() {
-                // The log itself stops the run if it cannot write, and a line reports that at the end.
-                let note = |found: &Leftover| drop(log.write(Event::Note(quarantine_note(found))));
-                let status = covers.hold(running, handle, note);
-                if let Some(watch) = &watch {
-                    watch.tell();
-                }
-                drop(status_to.send(status));
-            }
-            drop(watch);
-        };
+        let reports = Reports { offer: offer_to, may_go, started: started_to, status: status_to };
+        let body = move || starting.run(launch, again, reports);
         let thread = std::thread::Builder::new().name("sandbox".into()).spawn(body);
         let thread = thread.map_err(prepare("the sandbox's thread"))?;
         let sandbox = Sandbox {
@@ -773,22 +524,4 @@ impl Run<'_> {
             terminal: terminal.map(|terminal| terminal.wanted),
         })
     }
-}
-
-/// Returns the file that each host mount must show, unless a later mount covers it. The paths had no links in the plan: one that appeared
-/// since then matches no file.
-fn judge(mounts: &[Mount]) -> Vec<ExpectedFile> {
-    let points: HashMap<&Path, usize> =
-        mounts.iter().enumerate().map(|(number, mount)| (mount.at(), number)).collect();
-    let shown = mounts.iter().enumerate().filter_map(|(number, mount)| match mount {
-        Mount::ReadOnly { host, at, .. } | Mount::Writable { host, at, .. } => {
-            Some((number, host.as_path(), at))
-        }
-        Mount::Hidden { at, entry: EmptyEntry::File, .. } => Some((number, Path::new(EMPTY_FILE), at)),
-        _ => None,
-    });
-    let shown = shown.filter(|(number, _, at)| {
-        !at.ancestors().any(|above| points.get(above).is_some_and(|later| later > number))
-    });
-    shown.map(|(_, host, at)| ExpectedFile { at: at.clone(), file: id_of_plain(host).ok() }).collect()
 }

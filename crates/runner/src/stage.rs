@@ -25,11 +25,12 @@ use exeat_proxy::UpstreamProxy;
 use crate::backend::Backend;
 use crate::discover::Clients;
 use crate::error::Error;
+use crate::error::faults::WordFault;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, plan_with};
 use crate::request::{AuditTo, Hardening, Request};
-use crate::run::OnDenied;
 use crate::run::outcome::{Outcome, with_leftovers};
+use crate::run::oversight::OnDenied;
 use crate::run::protected::{CALLS, settle_killed, settle_killed_of};
 use crate::run::streams::Streams;
 use crate::signals;
@@ -681,16 +682,16 @@ impl Stage {
     fn check_words(&self) -> Result<(), Error> {
         let nul = |word: &OsStr| word.as_bytes().contains(&0);
         if self.command.iter().any(|word| nul(word)) {
-            return Err(Error::Nul("the command"));
+            return Err(WordFault::Nul("the command").into());
         }
         for rule in &self.asked.env {
             let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
             let bytes = name.as_bytes();
             if bytes.is_empty() || bytes.iter().any(|byte| [b'=', 0].contains(byte)) {
-                return Err(Error::EnvName(exeat_record::escape(bytes, 256)));
+                return Err(WordFault::EnvName(exeat_record::escape(bytes, 256)).into());
             }
             if matches!(rule, EnvRule::Set(_, value) if nul(value)) {
-                return Err(Error::Nul("a variable's value"));
+                return Err(WordFault::Nul("a variable's value").into());
             }
         }
         Ok(())

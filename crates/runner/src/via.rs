@@ -13,6 +13,7 @@ use exeat_files::fault::{FileFault, PathUse};
 use exeat_files::walk::{LinkRule, WalkError};
 
 use crate::error::Error;
+use crate::error::faults::OwnPath;
 
 /// Describes what a run through another proxy cannot enforce.
 pub(crate) fn missing(socket: &Path) -> String {
@@ -34,7 +35,7 @@ pub(crate) fn find(path: &Path, links: &LinkRule, writable: &[PathBuf]) -> Resul
         return Err(Error::ViaNoSocket(path.to_path_buf()));
     }
     if let Some(tree) = writable.iter().find(|tree| real.starts_with(tree)) {
-        return Err(Error::ViaInside { path: path.to_path_buf(), tree: tree.clone() });
+        return Err(Error::Inside { what: OwnPath::Via, path: path.to_path_buf(), tree: tree.clone() });
     }
     answers(&real).map_err(dead)?;
     Ok(real)
@@ -85,7 +86,10 @@ mod tests {
         std::os::unix::fs::symlink(dir.join("tree/proxy.sock"), dir.join("link")).unwrap();
         for inside in ["tree/proxy.sock", "link"] {
             let error = found(&dir.join(inside), &writable).unwrap_err();
-            assert!(matches!(error, Error::ViaInside { .. }) && error.code() == 2, "{error}");
+            assert!(
+                matches!(error, Error::Inside { what: OwnPath::Via, .. }) && error.code() == 2,
+                "{error}"
+            );
         }
         drop(listener);
         assert!(matches!(found(&place, &writable), Err(Error::ViaDead { .. })), "nobody listens any more");

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use exeat_runner::policy::{self, Action, Bypass, Layers, Origin, PolicyBuilder};
 use exeat_runner::record::StoppedBy;
 use exeat_runner::{
-    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, OnDenied, Outcome, Output, Reached, Running,
-    Site, Stage, Stdio, StoppedHow, UpstreamProxy, View,
+    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, OnDenied, Outcome, Output, OwnPath, Reached,
+    Running, Site, Stage, Stdio, StoppedHow, UpstreamProxy, View,
 };
 
 #[path = "../examples/harness.rs"]
@@ -653,7 +653,7 @@ fn a_record_has_labels_and_cannot_be_a_stream() {
     let file = File::create(place.path("data/other")).unwrap();
     let mut stage = place.sh("true");
     stage.audit(AuditTo::Fd(file.as_fd().try_clone_to_owned().unwrap())).stdout(file);
-    assert!(matches!(stage.run(), Err(Error::RecordInside { .. })));
+    assert!(matches!(stage.run(), Err(Error::Inside { what: OwnPath::Record, .. })));
 }
 
 /// A run does not change the calling process: signals, streams, limits, directory.

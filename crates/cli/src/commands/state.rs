@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exeat_audit::{Moment, table};
 use exeat_compose::Machine;
-use exeat_files::quarantine::{self, Item, Kind, Open, SetAside, Standing, Trust};
+use exeat_files::quarantine::{self, Item, Kind, SetAside, Standing, Trust, UnsettledRun};
 use exeat_policy::printable;
 use exeat_runner::{PrivateCache, PrivateCaches};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ struct State {
     dir: PathBuf,
     machine: Machine,
     /// Runs that go on, or were killed and are not settled.
-    open: Vec<Open>,
+    open: Vec<UnsettledRun>,
     runs: Vec<SetAside>,
 }
 
@@ -37,7 +37,7 @@ impl State {
         let machine = crate::request::here()?;
         let dir = place_of(&machine)?.state_dir().to_path_buf();
         // First, so that a run that ends meanwhile is skipped. One that starts meanwhile has another name.
-        let open = quarantine::open_runs(&dir);
+        let open = quarantine::unsettled_runs(&dir);
         let mut runs = quarantine::set_aside(&dir);
         runs.iter_mut().flat_map(|aside| &mut aside.items).for_each(|(item, standing)| {
             if let Standing::Away(_) = standing
@@ -49,7 +49,7 @@ impl State {
         Ok(Self { dir, machine, open, runs })
     }
 
-    fn open(&self, run: &str) -> Option<&Open> {
+    fn open(&self, run: &str) -> Option<&UnsettledRun> {
         self.open.iter().find(|open| open.run == run)
     }
 
@@ -88,7 +88,7 @@ impl State {
 fn is_removed(item: &Item) -> bool {
     let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
     fs::symlink_metadata(&item.tree).is_ok_and(|tree| tree.is_dir())
-        && fs::symlink_metadata(item.tree.join(quarantine::DIRECTORY)).is_err_and(is_absent)
+        && fs::symlink_metadata(item.tree.join(quarantine::QUARANTINE)).is_err_and(is_absent)
 }
 
 fn is_here((_, standing): &(Item, Standing)) -> bool {
@@ -102,7 +102,7 @@ pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
     let is_asked = |path: &Path| dir.as_deref().is_none_or(|dir| path.starts_with(dir));
     let killed = state.open.iter().filter(|open| !open.is_live);
     let killed = killed.filter(|open| dir.is_none() || open.trees.iter().any(|tree| is_asked(tree)));
-    let killed: Vec<&Open> = killed.collect();
+    let killed: Vec<&UnsettledRun> = killed.collect();
     let here = |aside: &SetAside| {
         let here = aside.items.iter().filter(|(item, _)| is_asked(&item.old_path()));
         here.filter_map(|(item, standing)| match standing {
@@ -186,7 +186,12 @@ fn away(runs: &[SetAside]) -> BTreeSet<&Path> {
     away.map(|(item, _)| item.tree.as_path()).collect()
 }
 
-fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open], caches: Vec<Value>) -> Value {
+fn as_json(
+    state: &State,
+    runs: &[(&str, Vec<(Item, Kind)>)],
+    killed: &[&UnsettledRun],
+    caches: Vec<Value>,
+) -> Value {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let all = runs.iter().flat_map(|(run, here)| here.iter().map(move |(item, kind)| (run, item, kind)));
     let set_aside = all.map(|(run, item, kind)| {
@@ -206,7 +211,7 @@ fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open], 
     json!({"schema": 1, "set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>(), "caches": caches})
 }
 
-fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> String {
+fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&UnsettledRun]) -> String {
     let mut text = String::new();
     for (run, here) in runs {
         let at = here.iter().map(|(item, _)| item.at).max().unwrap_or(0);

@@ -23,11 +23,11 @@ use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use rustix::fs::RenameFlags;
 
-use super::descriptors::{FileId, add_watch, id_of, kind, let_in, open_at};
+use super::descriptors::{FileId, add_watch, id_of, kind, open_at, retry_opened};
 use super::exchanged::{Exchanged, is_empty, is_placeholder};
 use super::links::NewLinks;
 use super::store::beside;
-use super::{DIRECTORY, Leftover, Watch, is_repository};
+use super::{Leftover, QUARANTINE, Watch, is_repository};
 use crate::listing::{Listing, lacks};
 use crate::names::rename_with;
 use crate::protected::{Obeyed, REPOSITORIES};
@@ -42,7 +42,7 @@ const DIRS: usize = 4096;
 const FEW: usize = 8;
 
 /// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
-pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
+pub type MountOver<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
 
 /// The names of all trees of a run.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl Arrivals {
             {
                 node.rule = Some(Rule::Link(said.into()));
             } else if let Ok(dir) = open_at(above.as_fd(), Path::new(last))
-                && let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir))
+                && let Ok(watched) = retry_opened(dir.as_fd(), || add_watch(inotify, &dir))
                 && is_empty(dir.as_fd())
             {
                 node.known = Some(id_of(&seen.stat));
@@ -150,13 +150,13 @@ impl Arrivals {
     }
 
     fn add_tree(&mut self, number: usize, watch: &Watch, held: &HashSet<&Path>) {
-        let missing = &watch.missing;
+        let list = &watch.list;
         // Of each of these directories there are several names.
         let mut repositories: HashMap<&Path, bool> = HashMap::new();
         // An entry that cannot be inspected counts as present.
         let look = |name: &Path| matches!(watch.stat(name), Err(Errno::ENOENT | Errno::ENOTDIR));
         let mut rules: Vec<(PathBuf, Rule)> = Vec::new();
-        for name in &missing.pointers {
+        for name in &list.pointers {
             let rule = match watch.stat(Path::new(name)) {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => Rule::Repository,
                 stat => Rule::Pointer(
@@ -165,7 +165,7 @@ impl Arrivals {
             };
             rules.push((name.into(), rule));
         }
-        for name in missing.names.iter().filter(|name| name.obeyed == Obeyed::AtOnce) {
+        for name in list.names.iter().filter(|name| name.obeyed == Obeyed::AtOnce) {
             let name = Path::new(&name.name);
             let mut ways = name.ancestors().skip(1).filter(|way| way.file_name().is_some());
             let repository = ways.find(|way| REPOSITORIES.iter().any(|it| way.ends_with(it)));
@@ -173,13 +173,13 @@ impl Arrivals {
             match repository.filter(|repository| is_missing(repository)) {
                 Some(repository) => rules.push((repository.to_path_buf(), Rule::Repository)),
                 None => {
-                    let is_held = !held.is_empty() && held.contains(&*missing.tree.join(name));
+                    let is_held = !held.is_empty() && held.contains(&*list.tree.join(name));
                     rules.push((name.to_path_buf(), if is_held { Rule::Held } else { Rule::Absent }));
                 }
             }
         }
-        rules.extend(missing.links.iter().map(|(name, target)| (name.into(), Rule::Link(target.clone()))));
-        rules.extend(missing.bare.iter().map(|name| (name.into(), Rule::Bare)));
+        rules.extend(list.links.iter().map(|(name, target)| (name.into(), Rule::Link(target.clone()))));
+        rules.extend(list.bare.iter().map(|name| (name.into(), Rule::Bare)));
         if rules.is_empty() {
             return;
         }
@@ -255,7 +255,7 @@ impl Arrivals {
     pub fn settle(
         &mut self,
         inotify: &Inotify,
-        mount: &mut Mount<'_>,
+        mount: &mut MountOver<'_>,
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
@@ -277,7 +277,7 @@ impl Arrivals {
     fn settle_names(
         &mut self,
         inotify: &Inotify,
-        mount: &mut Mount<'_>,
+        mount: &mut MountOver<'_>,
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Leftover>,
     ) -> io::Result<()> {
@@ -306,16 +306,18 @@ impl Arrivals {
     }
 
     /// Mounts an empty directory over each quarantine in the sandbox, so that the stage cannot rename it, or reach what is in it.
-    fn cover_quarantines(&mut self, mount: &mut Mount<'_>) -> io::Result<()> {
+    fn cover_quarantines(&mut self, mount: &mut MountOver<'_>) -> io::Result<()> {
         let watches = Arc::clone(&self.watches);
         for (number, watch) in watches.iter().enumerate() {
-            let Some(store) = watch.store.get().filter(|_| !self.covered.contains(&number)) else { continue };
+            let Some(store) = watch.later.store.get().filter(|_| !self.covered.contains(&number)) else {
+                continue;
+            };
             let empty = PathBuf::from(beside());
             let Ok(made) = watch.make_empty(empty.as_os_str()) else { continue };
-            let at = |path: &Path| watch.missing.tree.join(path);
-            let mounted = mount(&at(&empty), &at(Path::new(DIRECTORY)));
+            let at = |path: &Path| watch.list.tree.join(path);
+            let mounted = mount(&at(&empty), &at(Path::new(QUARANTINE)));
             let tree = watch.tree();
-            let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
+            let _ = retry_opened(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
             match mounted {
                 Ok(ids) if ids == (id_of(&fstat(&made)?), store.outer_id()?) => {
                     self.covered.insert(number);
@@ -333,7 +335,7 @@ impl Arrivals {
     fn hide_all(
         &mut self,
         inotify: &Inotify,
-        mount: &mut Mount<'_>,
+        mount: &mut MountOver<'_>,
         hidden: &mut Vec<Hidden>,
     ) -> io::Result<()> {
         for seen in self.find_arrivals(inotify)? {
@@ -398,7 +400,7 @@ impl Arrivals {
         number: usize,
         found: &mut Vec<Arrival>,
     ) -> nix::Result<()> {
-        let watched = let_in(dir, || add_watch(inotify, dir))?;
+        let watched = retry_opened(dir, || add_watch(inotify, dir))?;
         // The stage may have given it another name; one of ours stays one.
         if !matches!(self.dirs.get(&watched), Some(Watched::Empty(..))) {
             self.dirs.insert(watched, Watched::Way(number));
@@ -411,7 +413,7 @@ impl Arrivals {
             if lacks(listing.as_ref(), &name) {
                 continue;
             }
-            let looked = let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
+            let looked = retry_opened(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
             let stat = match looked {
                 Ok(stat) => stat,
                 Err(Errno::ENOENT) => continue,
@@ -425,7 +427,7 @@ impl Arrivals {
                 }
                 found.push(Arrival { node: child, stat, is_closed: false });
             } else if is_way && kind(&stat) == SFlag::S_IFDIR && node.known.is_none() {
-                let below = match let_in(dir, || open_at(dir, Path::new(&name))) {
+                let below = match retry_opened(dir, || open_at(dir, Path::new(&name))) {
                     Ok(below) => below,
                     Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {
                         self.is_due = true;
@@ -459,9 +461,9 @@ impl Arrivals {
         if !is_placeholder(stat) {
             return false;
         }
-        let Ok(dir) = let_in(above, || open_at(above, Path::new(name))) else { return false };
+        let Ok(dir) = retry_opened(above, || open_at(above, Path::new(name))) else { return false };
         let is_same = fstat(&dir).is_ok_and(|now| id_of(&now) == id_of(stat));
-        let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir)) else { return false };
+        let Ok(watched) = retry_opened(dir.as_fd(), || add_watch(inotify, &dir)) else { return false };
         let Some(node) = self.nodes.get_mut(number).filter(|_| is_same && is_empty(dir.as_fd())) else {
             return false;
         };
@@ -472,7 +474,7 @@ impl Arrivals {
     }
 
     /// Takes the name from something.
-    fn hide(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut Mount<'_>) -> io::Result<Hiding> {
+    fn hide(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut MountOver<'_>) -> io::Result<Hiding> {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(Hiding::Again) };
         let may_stay = kind(&seen.stat) == SFlag::S_IFDIR && node.rule != Some(Rule::Bare) && !seen.is_closed;
         if may_stay {
@@ -502,21 +504,26 @@ impl Arrivals {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(None) };
         let Some(watch) = self.watches.get(node.watch) else { return Ok(None) };
         let (dir, last) = (watch.above(&node.path)?, node.path.file_name().unwrap_or_default());
-        let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
+        let stat = retry_opened(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
         let may_stay = || node.known == Some(id_of(&stat)) || !node.is_wrong(watch, dir.as_fd(), last, &stat);
         if !seen.is_closed && may_stay() {
             return Ok(None);
         }
-        let new = let_in(dir.as_fd(), || super::descriptors::aside(dir.as_fd(), last))?;
+        let new = retry_opened(dir.as_fd(), || super::descriptors::rename_aside(dir.as_fd(), last))?;
         Ok(Some(Hidden { node: seen.node, at: node.path.with_file_name(new), placeholder: None }))
     }
 
     /// Exchanges a directory that the stage has made for an empty one.
-    fn exchange(&mut self, inotify: &Inotify, seen: &Arrival, mount: &mut Mount<'_>) -> io::Result<Exchange> {
+    fn exchange(
+        &mut self,
+        inotify: &Inotify,
+        seen: &Arrival,
+        mount: &mut MountOver<'_>,
+    ) -> io::Result<Exchange> {
         let watches = Arc::clone(&self.watches);
         let Some(node) = self.nodes.get_mut(seen.node) else { return Ok(Exchange::Impossible) };
         let Some(watch) = watches.get(node.watch) else { return Ok(Exchange::Impossible) };
-        let (tree, at) = (watch.tree(), |path: &Path| watch.missing.tree.join(path));
+        let (tree, at) = (watch.tree(), |path: &Path| watch.list.tree.join(path));
         let (Ok(above), Some(last)) = (watch.above(&node.path), node.path.file_name()) else {
             return Ok(Exchange::Impossible);
         };
@@ -524,7 +531,7 @@ impl Arrivals {
         let Ok(made) = watch.make_empty(empty.as_os_str()) else { return Ok(Exchange::Impossible) };
         let given_up = |errno: Errno| {
             // What is mounted there goes with it.
-            let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
+            let _ = retry_opened(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
             Ok(if errno == Errno::ENOENT { Exchange::Again } else { Exchange::Impossible })
         };
         let (ours, theirs) = (id_of(&fstat(&made)?), id_of(&seen.stat));
@@ -546,20 +553,20 @@ impl Arrivals {
             Err(error) => return given_up(Errno::from_raw(error.raw_os_error().unwrap_or(0))),
         }
         let swap = || rename_with(&above, last, tree, &empty, RenameFlags::EXCHANGE);
-        if let Err(errno) = let_in(above.as_fd(), || let_in(tree, swap)) {
+        if let Err(errno) = retry_opened(above.as_fd(), || retry_opened(tree, swap)) {
             return given_up(errno);
         }
         let now = |dir: BorrowedFd<'_>, name: &OsStr| {
-            let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|stat| id_of(&stat))
+            retry_opened(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|stat| id_of(&stat))
         };
         if now(above.as_fd(), last) != Ok(ours) {
             return is_tampered();
         }
         let is_same = now(tree, empty.as_os_str()) == Ok(theirs);
-        let taken = let_in(tree, || fstatat(tree, &empty, AtFlags::AT_SYMLINK_NOFOLLOW));
+        let taken = retry_opened(tree, || fstatat(tree, &empty, AtFlags::AT_SYMLINK_NOFOLLOW));
         if !is_same && taken.is_ok_and(|stat| is_placeholder(&stat)) {
             // Another run was faster.
-            let_in(above.as_fd(), || let_in(tree, swap))?;
+            retry_opened(above.as_fd(), || retry_opened(tree, swap))?;
             return given_up(Errno::ENOENT);
         }
         node.known = Some(ours);
@@ -574,18 +581,18 @@ impl Arrivals {
         let watch = self.watches.get(node.watch)?;
         let stored = watch.above(&at).map_err(io::Error::from).and_then(|dir| {
             let (store, last) = (watch.store()?, at.file_name().unwrap_or_default());
-            Ok(let_in(dir.as_fd(), || store.take_as(dir.as_fd(), last, &node.path, placeholder))?)
+            Ok(retry_opened(dir.as_fd(), || store.take_as(dir.as_fd(), last, &node.path, placeholder))?)
         });
         // Without a quarantine it stays where it is, under a name that nobody obeys.
         let to = stored.map_or(at, |item| item.to);
-        let moved = watch.missing.tree.join(&to);
+        let moved = watch.list.tree.join(&to);
         let is_given_back = placeholder.is_some() && node.rule == Some(Rule::Repository);
         if let Some(placeholder) = placeholder {
             let from = node.path.clone();
             let exchanged = Exchanged { from, to, placeholder, is_resumed: false };
-            watch.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
+            watch.later.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
         }
-        (!is_given_back).then(|| Leftover { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
+        (!is_given_back).then(|| Leftover { path: watch.list.tree.join(&node.path), moved: Ok(moved) })
     }
 
     /// Moves what has appeared in the empty directories, wherever they are now.
@@ -653,7 +660,7 @@ impl Node {
             // A directory on the way is allowed. A link leads the host to its target.
             None => kind(stat) == SFlag::S_IFLNK,
             Some(Rule::Held) => kind(stat) != SFlag::S_IFREG,
-            Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.keeper),
+            Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.state_of_run),
             Some(Rule::Repository) => true,
             Some(Rule::Pointer(was)) => !is_dir && *was != Some(id_of(stat)),
             Some(Rule::Link(said)) => !readlinkat(dir, name).is_ok_and(|says| says == **said),

@@ -14,7 +14,7 @@ use nix::unistd::Uid;
 use super::Watch;
 use super::descriptors::{kind, open_above, stat_in};
 use super::own::OwnDirectories;
-use super::store::DIRECTORY;
+use super::store::QUARANTINE;
 use super::times::file_system;
 use crate::protected::GIT_LINK;
 use crate::walk::clean;
@@ -34,7 +34,7 @@ enum End {
     /// A place on the host.
     There(PathBuf),
     /// Something is missing on the way: the place at which it would be.
-    Missing(PathBuf),
+    WatchList(PathBuf),
     /// A file of the kernel's, which is the same kind of thing for each process.
     File,
     /// A place that depends on who asks, or that takes too many steps.
@@ -54,14 +54,14 @@ impl Watch {
     /// for each process.
     pub(super) fn leads_astray_to(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
         let Ok(to) = readlinkat(dir, name) else { return false };
-        let (above, to) = (self.missing.tree.join(at), Path::new(&to));
+        let (above, to) = (self.list.tree.join(at), Path::new(&to));
         let place = clean(&above.join(to));
         let is_named = |place: &Path| {
-            let place = place.strip_prefix(&self.missing.tree).unwrap_or(place);
-            place.iter().any(|part| part == DIRECTORY || part.eq_ignore_ascii_case(GIT_LINK))
+            let place = place.strip_prefix(&self.list.tree).unwrap_or(place);
+            place.iter().any(|part| part == QUARANTINE || part.eq_ignore_ascii_case(GIT_LINK))
         };
         // git-annex has a link for each file. Nobody enters a file.
-        if is_annexed(&place) && place.starts_with(&self.missing.tree) && !above.join(name).is_dir() {
+        if is_annexed(&place) && place.starts_with(&self.list.tree) && !above.join(name).is_dir() {
             return false;
         }
         let leads = |place: &Path| {
@@ -72,7 +72,7 @@ impl Watch {
             || match self.follow(at, to).end {
                 End::There(real) => leads(&real),
                 // Another stage can make what is missing there.
-                End::Missing(real) => !is_plain(to) || leads(&place) || leads(&real),
+                End::WatchList(real) => !is_plain(to) || leads(&place) || leads(&real),
                 End::File => false,
                 End::Unclear => true,
             }
@@ -88,7 +88,7 @@ impl Watch {
         let leads = |place: &Path| self.own_directories().contain(place);
         match self.follow(at, Path::new(&to)).end {
             End::There(real) => real.is_dir() && leads(&real),
-            End::Missing(real) => leads(&real) || leads(&clean(&self.missing.tree.join(at).join(&to))),
+            End::WatchList(real) => leads(&real) || leads(&clean(&self.list.tree.join(at).join(&to))),
             End::File | End::Unclear => false,
         }
     }
@@ -112,7 +112,7 @@ impl Watch {
     pub(super) fn place_of(&self, at: &Path, to: &Path) -> Option<PathBuf> {
         match self.follow(at, to).end {
             End::There(place) => Some(place).filter(|place| !place.starts_with("/dev")),
-            End::Missing(_) | End::File | End::Unclear => None,
+            End::WatchList(_) | End::File | End::Unclear => None,
         }
     }
 
@@ -123,7 +123,7 @@ impl Watch {
         let end = end.unwrap_or_else(|errno| match errno {
             // The caller may open the directory later.
             Errno::EACCES => End::Unclear,
-            _ => End::Missing(clean(&self.missing.tree.join(at).join(to))),
+            _ => End::WatchList(clean(&self.list.tree.join(at).join(to))),
         });
         Way { end, is_new }
     }
@@ -131,7 +131,7 @@ impl Watch {
     fn end_of(&self, at: &Path, to: &Path, is_new: &mut bool) -> nix::Result<End> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let enter = |dir: &OwnedFd, name: &OsStr| openat(dir, name, flags, Mode::empty());
-        let mut place = self.missing.tree.join(at);
+        let mut place = self.list.tree.join(at);
         let mut dir = open(&place, flags, Mode::empty())?;
         let (mut is_proc, mut links) = (false, LINKS);
         let mut left: Vec<OsString> = parts_of(to);
@@ -143,7 +143,7 @@ impl Watch {
                     true => End::File,
                 });
             };
-            let below = |place: &Path| place.strip_prefix(&self.missing.tree).ok().map(Path::to_path_buf);
+            let below = |place: &Path| place.strip_prefix(&self.list.tree).ok().map(Path::to_path_buf);
             if name == "/" {
                 (dir, place, is_proc) = (open("/", flags, Mode::empty())?, PathBuf::from("/"), false);
                 continue;
@@ -163,7 +163,7 @@ impl Watch {
                 Err(Errno::ENOENT) => {
                     place.push(name);
                     place.extend(left.iter().rev());
-                    return Ok(End::Missing(clean(&place)));
+                    return Ok(End::WatchList(clean(&place)));
                 }
                 entry => entry?,
             };
@@ -216,12 +216,12 @@ impl Watch {
 
     /// Returns whether a path is in a directory that exeat keeps for stages, or in a quarantine.
     pub(super) fn is_of_exeat(&self, path: &Path) -> bool {
-        path.iter().any(|part| part == DIRECTORY) || self.own_directories().contain(path)
+        path.iter().any(|part| part == QUARANTINE) || self.own_directories().contain(path)
     }
 
     fn own_directories(&self) -> &OwnDirectories {
         let owner = || fstat(&self.tree).ok().map(|stat| Uid::from_raw(stat.st_uid));
-        self.noted.own.get_or_init(|| OwnDirectories::find(&self.missing.tree, owner()))
+        self.noted.own.get_or_init(|| OwnDirectories::find(&self.list.tree, owner()))
     }
 }
 

@@ -43,7 +43,7 @@ impl Watch {
     /// # Errors
     /// Returns the error that prevents an answer, such as `EINVAL` for a file system without leases.
     pub(super) fn has_writer(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> io::Result<bool> {
-        match self.has_writer.get().filter(|_| kind(stat) == SFlag::S_IFREG) {
+        match self.later.has_writer.get().filter(|_| kind(stat) == SFlag::S_IFREG) {
             Some(has_writer) => has_writer(open_file(dir, name)?),
             None => Ok(false),
         }
@@ -54,7 +54,7 @@ impl Watch {
     pub(super) fn may_have_writer(&self, stat: &FileStat) -> bool {
         let caller = geteuid();
         let is_anothers = !caller.is_root() && stat.st_uid != caller.as_raw();
-        let goes_on = || self.others.get().is_none_or(|[going_on, _]| going_on.are_any());
+        let goes_on = || self.later.others.get().is_none_or(|[going_on, _]| going_on.are_any());
         self.may_have_changed(stat) && (!is_anothers || goes_on())
     }
 
@@ -117,7 +117,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
 
-    use super::super::{Keeper, Missing};
+    use super::super::{StateOfRun, WatchList};
     use super::*;
 
     /// Nobody can set the time at which something was changed. Whoever moves a directory changes only the directory's.
@@ -131,8 +131,8 @@ mod tests {
         }
         std::thread::sleep(Duration::from_millis(1100));
         fs::rename(root.join("a/b"), root.join("c")).unwrap();
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let mut watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: root.clone(), ..WatchList::default() };
+        let mut watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let moved = fs::metadata(root.join("c")).unwrap().ctime();
         watch.since = UNIX_EPOCH + Duration::from_secs(u64::try_from(moved).unwrap()) + OWN_CLOCK;
         watch.times.begun = std::time::Instant::now();

@@ -29,13 +29,13 @@ impl Watch {
         let is_same = |dir: &OwnedFd| fstat(dir).is_ok_and(|now| id_of(&now) == id_of(stat));
         let opened = open().filter(is_same).and_then(|dir| open_to_owner(dir.as_fd()).ok());
         if let Some((was, now)) = opened {
-            self.reopened.add(Reopened { path: path.to_path_buf(), id: id_of(stat), was, now });
+            self.later.reopened.add(Reopened { path: path.to_path_buf(), id: id_of(stat), was, now });
         }
     }
 
     /// Closes the directories again, those below another one first. One that has another mode by now keeps it.
     pub(super) fn close_again(&self) {
-        for Reopened { path, id, was, now } in self.reopened.take().into_iter().rev() {
+        for Reopened { path, id, was, now } in self.later.reopened.take().into_iter().rev() {
             let Ok(dir) = open_beneath(&self.tree, &path) else { continue };
             if fstat(&dir).is_ok_and(|stat| id_of(&stat) == id) {
                 close_again(dir.as_fd(), was, now);

@@ -50,7 +50,7 @@ pub(super) fn id_of(stat: &FileStat) -> FileId {
 
 /// Returns the state of an entry of a directory, which may be a link.
 pub(super) fn stat_in(dir: BorrowedFd<'_>, name: impl AsRef<Path>) -> nix::Result<FileStat> {
-    let_in(dir, || fstatat(dir, name.as_ref(), AtFlags::AT_SYMLINK_NOFOLLOW))
+    retry_opened(dir, || fstatat(dir, name.as_ref(), AtFlags::AT_SYMLINK_NOFOLLOW))
 }
 
 /// The longest path that a call of the kernel takes, in bytes (linux/limits.h).
@@ -68,9 +68,9 @@ pub(super) fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd>
         other => return other,
     }
     // `.` asks for the right to search the tree.
-    let mut dir = let_in(tree, || open_at(tree, Path::new("")))?;
+    let mut dir = retry_opened(tree, || open_at(tree, Path::new("")))?;
     for part in path.components() {
-        let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
+        let step = retry_opened(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
         dir = step;
     }
     Ok(dir)
@@ -139,7 +139,7 @@ fn kind_of(kind: FileType) -> Option<Type> {
 /// Opens a regular file, which may be a named pipe by now.
 pub(super) fn open_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let file = File::from(let_in(dir, || openat(dir, name, flags, Mode::empty()))?);
+    let file = File::from(retry_opened(dir, || openat(dir, name, flags, Mode::empty()))?);
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
@@ -147,17 +147,24 @@ pub(super) fn open_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<File> {
 pub(super) fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
     // The kernel takes an empty path for a missing file.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    openat2(dir, path, how(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS))
+    openat2(
+        dir,
+        path,
+        open_how_for_directory(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS),
+    )
 }
 
-/// Returns the options to open a directory by its path only.
-pub(super) fn how(resolve: ResolveFlag) -> OpenHow {
+/// Returns the options of openat2(2) to open a directory by its path only.
+pub(super) fn open_how_for_directory(resolve: ResolveFlag) -> OpenHow {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     OpenHow::new().flags(flags).resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS)
 }
 
-/// Does it; where that is refused, with the directory opened for its owner as long as it takes.
-pub(super) fn let_in<T>(dir: BorrowedFd<'_>, mut act: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+/// Calls `act`. If the directory is closed to its owner, opens it, calls `act` again, and closes it.
+pub(super) fn retry_opened<T>(
+    dir: BorrowedFd<'_>,
+    mut act: impl FnMut() -> nix::Result<T>,
+) -> nix::Result<T> {
     match act() {
         Err(Errno::EACCES) => {
             let _opened = OpenedDir::new(dir)?;
@@ -248,8 +255,8 @@ impl ReopenedDirs {
     }
 }
 
-/// Renames it in its directory, over nothing, and gives the new name.
-pub(super) fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
+/// Renames an entry in its directory, over nothing, and returns the new name.
+pub(super) fn rename_aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
     let words = name.to_string_lossy();
     for _ in 0..DRAWN {
         let new = drawn(&words);

@@ -11,7 +11,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::descriptors::{FileId, entries, id_of, kind, let_in, open_above, open_beneath};
+use super::descriptors::{FileId, entries, id_of, kind, open_above, open_beneath, retry_opened};
 use super::store::{Intent, beside, make_fresh, owner_of, rename_into};
 use super::{Item, Leftover, Watch};
 use crate::protected::REPOSITORIES;
@@ -39,7 +39,7 @@ impl Watch {
     pub(super) fn stat(&self, name: &Path) -> nix::Result<FileStat> {
         let above = self.above(name)?;
         let last = name.file_name().unwrap_or_default();
-        let_in(above.as_fd(), || fstatat(&above, last, AtFlags::AT_SYMLINK_NOFOLLOW))
+        retry_opened(above.as_fd(), || fstatat(&above, last, AtFlags::AT_SYMLINK_NOFOLLOW))
     }
 
     /// The directory that a name of the tree is in.
@@ -50,7 +50,7 @@ impl Watch {
     /// Makes an empty directory at the top of the tree.
     pub(super) fn make_empty(&self, name: &OsStr) -> io::Result<OwnedFd> {
         let owner = owner_of(self.tree())?;
-        Ok(let_in(self.tree(), || make_fresh(self.tree(), name, PLACEHOLDER, owner))?)
+        Ok(retry_opened(self.tree(), || make_fresh(self.tree(), name, PLACEHOLDER, owner))?)
     }
 
     /// Moves what is in a directory that was empty.
@@ -58,7 +58,7 @@ impl Watch {
     /// # Errors
     /// Returns an error if the directory cannot be listed.
     pub(super) fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Leftover>> {
-        let listed = let_in(dir, || entries(dir))?;
+        let listed = retry_opened(dir, || entries(dir))?;
         let names: Vec<_> = listed.flatten().take(ENTRIES).map(|(name, _)| name).collect();
         let settle = |name: &OsString| self.settle_in(dir, &at.join(name), name, |_, _, _| false);
         Ok(names.iter().filter_map(settle).collect())
@@ -67,16 +67,16 @@ impl Watch {
     /// Takes over what a killed run had exchanged. What it was renaming at that moment goes into the quarantine first: those items are
     /// returned.
     pub(super) fn resume_exchanged(&self, moved: &[Item]) -> Vec<Item> {
-        let tree = &self.missing.tree;
+        let tree = &self.list.tree;
         let mut all: Vec<Item> = moved.iter().filter(|it| it.tree == *tree).cloned().collect();
         let known = all.len();
-        let intents = self.keeper.intents();
+        let intents = self.state_of_run.intents();
         all.extend(intents.iter().filter(|it| it.tree == *tree).filter_map(|it| self.resume_intent(it)));
         let exchanged = all.iter().filter(|item| self.stat(&item.to).is_ok()).filter_map(|item| {
             let (from, to) = (item.from.clone(), item.to.clone());
             Some(Exchanged { from, to, placeholder: item.placeholder?, is_resumed: true })
         });
-        self.exchanged.lock().unwrap_or_else(PoisonError::into_inner).extend(exchanged);
+        self.later.exchanged.lock().unwrap_or_else(PoisonError::into_inner).extend(exchanged);
         all.split_off(known)
     }
 
@@ -90,23 +90,24 @@ impl Watch {
         }
         let (store, last) = (self.store().ok()?, beside.file_name()?);
         let take = || store.take_as(self.tree(), last, from, Some(*placeholder));
-        let_in(self.tree(), take).ok()
+        retry_opened(self.tree(), take).ok()
     }
 
     /// Notes that a directory is about to have another name for a moment. Without the note, a run that is killed at that moment leaves
     /// it under that name.
     pub(super) fn note_intent(&self, from: &Path, beside: &Path, placeholder: FileId) {
-        let (tree, from, beside) = (self.missing.tree.clone(), from.to_path_buf(), beside.to_path_buf());
-        let noted = self.keeper.note_intent(&Intent { tree, from, beside, placeholder });
+        let (tree, from, beside) = (self.list.tree.clone(), from.to_path_buf(), beside.to_path_buf());
+        let noted = self.state_of_run.note_intent(&Intent { tree, from, beside, placeholder });
         if let Err(error) = noted {
-            let _ = self.unlisted.set(format!("`{}`: {error}", self.missing.tree.display()));
+            let _ = self.later.unlisted.set(format!("`{}`: {error}", self.list.tree.display()));
         }
     }
 
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what appeared
     /// in the directories, and the repositories that could not be put back.
     pub(super) fn settle_exchanged(&self) -> Vec<Leftover> {
-        let exchanged = std::mem::take(&mut *self.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
+        let exchanged =
+            std::mem::take(&mut *self.later.exchanged.lock().unwrap_or_else(PoisonError::into_inner));
         let mut all = Vec::new();
         // The last first: it may lie in another one.
         for item in exchanged.iter().rev() {
@@ -126,7 +127,7 @@ impl Watch {
             if let Err(to) = given_back
                 && is_repository
             {
-                let at = |path: &Path| self.missing.tree.join(path);
+                let at = |path: &Path| self.list.tree.join(path);
                 all.push(Leftover { path: at(&item.from), moved: Ok(at(&to)) });
             }
         }
@@ -135,7 +136,7 @@ impl Watch {
 
     fn remove_empty(&self, at: &Path) -> nix::Result<()> {
         let (above, last) = (self.above(at)?, at.file_name().unwrap_or_default());
-        let_in(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))
+        retry_opened(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))
     }
 
     /// Gives a repository its place back. What git obeys in it is moved first, while it has a name that git does not look for.
@@ -149,7 +150,7 @@ impl Watch {
         self.note_intent(&item.from, &way, item.placeholder);
         let renamed = self.above(&item.to).and_then(|from| rename(from.as_fd(), last, tree, way.as_os_str()));
         renamed.map_err(|_| item.to.clone())?;
-        let store = self.store.get();
+        let store = self.later.store.get();
         if let Some(store) = store {
             store.give_back(&item.to);
         }
@@ -157,7 +158,7 @@ impl Watch {
         let is_dir =
             fstatat(tree, &way, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR);
         let mut moved = Vec::new();
-        for name in self.missing.names.iter().filter(|_| is_dir) {
+        for name in self.list.names.iter().filter(|_| is_dir) {
             let Ok(inner) = Path::new(&name.name).strip_prefix(&item.from) else { continue };
             let at = way.join(inner);
             match self.above(&at) {
@@ -169,7 +170,7 @@ impl Watch {
                 }
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(errno) => {
-                    moved.push(Leftover { path: self.missing.tree.join(&at), moved: Err(errno.into()) })
+                    moved.push(Leftover { path: self.list.tree.join(&at), moved: Err(errno.into()) })
                 }
             }
         }
@@ -185,13 +186,13 @@ impl Watch {
         }
         // Without a quarantine it stays under a name that no program obeys.
         let taken =
-            store.and_then(|store| let_in(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
+            store.and_then(|store| retry_opened(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
         Err(taken.unwrap_or(way))
     }
 }
 
 fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -> nix::Result<()> {
-    let_in(from, || let_in(to, || rename_into(from, name, to, new)))
+    retry_opened(from, || retry_opened(to, || rename_into(from, name, to, new)))
 }
 
 /// Returns whether it is an empty directory of a run, or looks like one. It has the set-group-ID bit if the directory above has.
@@ -201,5 +202,5 @@ pub(super) fn is_placeholder(stat: &FileStat) -> bool {
 }
 
 pub(super) fn is_empty(dir: BorrowedFd<'_>) -> bool {
-    let_in(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
+    retry_opened(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
 }

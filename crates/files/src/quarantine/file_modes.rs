@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
-use super::descriptors::{id_of, kind, let_in, open_beneath, stat_in};
+use super::descriptors::{id_of, kind, open_beneath, retry_opened, stat_in};
 use super::modes::set_mode;
 use super::{Leftover, Watch};
 
@@ -20,7 +20,7 @@ impl Watch {
     /// Notes the modes of protected files.
     pub(super) fn note_file_modes(&self) {
         let mut found = Vec::new();
-        for name in &self.missing.read_only {
+        for name in &self.list.read_only {
             let _ = self.visit_all(Path::new(name), |below, _, _, stat| {
                 if kind(stat) == SFlag::S_IFREG {
                     let path = Path::new(name);
@@ -52,7 +52,7 @@ impl Watch {
                 return None;
             }
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let file = let_in(above.as_fd(), || openat(above, name, flags, Mode::empty())).ok()?;
+            let file = retry_opened(above.as_fd(), || openat(above, name, flags, Mode::empty())).ok()?;
             let now = fstat(&file).ok().filter(|stat| id_of(stat) == *id)?.st_mode;
             let more = now & !mode & MORE;
             let set = (more != 0).then(|| set_mode(file.as_fd(), Mode::from_bits_truncate(now & !more)))?;
@@ -62,7 +62,7 @@ impl Watch {
                     format!("somebody let more users write to it or run it, and it stays so ({errno})")
                 }
             };
-            Some(Leftover { path: self.missing.tree.join(path), moved: Err(io::Error::other(why)) })
+            Some(Leftover { path: self.list.tree.join(path), moved: Err(io::Error::other(why)) })
         });
         restored.collect()
     }
@@ -73,7 +73,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-    use super::super::{Keeper, Missing, finish};
+    use super::super::{StateOfRun, WatchList, finish};
     use super::*;
 
     #[test]
@@ -94,8 +94,8 @@ mod tests {
         }
         let read_only = [".git/config", ".git/hooks", ".git/missing"].map(str::to_owned).into();
         let repositories = vec![".git".into()];
-        let missing = Missing { tree: tree.clone(), repositories, read_only, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: tree.clone(), repositories, read_only, ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         watch.note_nested(&|| false);
         watch.stage_starts();
         files.iter().for_each(|(name, _, during, _)| set(name, *during));

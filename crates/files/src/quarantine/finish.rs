@@ -20,7 +20,7 @@ pub fn finish_until<'a>(
     share_trees(&watches);
     for watch in &watches {
         watch.find_others();
-        let _ = watch.has_writer.set(has_writer);
+        let _ = watch.later.has_writer.set(has_writer);
     }
     watches.iter().for_each(|watch| watch.open_tree());
     let mut told = Leftovers::default();
@@ -63,7 +63,7 @@ pub fn finish_until<'a>(
     // Links that were moved by now are not reported again.
     settle(&mut told, &Watch::tell_links);
     for watch in &watches {
-        for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
+        for (name, before) in watch.list.repositories.iter().zip(&watch.contents) {
             if !is_over() {
                 watch.settle(name, before, &mut left, &mut told, is_over);
             }
@@ -71,9 +71,9 @@ pub fn finish_until<'a>(
     }
     watches.iter().for_each(|watch| watch.close_again());
     told.is_cut = is_over();
-    told.unlisted = watches
-        .iter()
-        .find_map(|watch| watch.unlisted.get().cloned().or_else(|| watch.store.get()?.unlisted()));
+    told.unlisted = watches.iter().find_map(|watch| {
+        watch.later.unlisted.get().cloned().or_else(|| watch.later.store.get()?.unlisted())
+    });
     told
 }
 
@@ -99,7 +99,7 @@ fn find_repositories(
     is_over: &dyn Fn() -> bool,
 ) -> Vec<Repositories> {
     let find = |watch: &&Watch| {
-        let known = watch.missing.repositories.iter();
+        let known = watch.list.repositories.iter();
         let known =
             known.map(|name| GitDir { path: name.into(), config: name.into(), is_new: false }).collect();
         let mut found = Vec::new();
@@ -113,14 +113,14 @@ fn find_repositories(
 /// Returns the paths of these repositories on the host.
 fn paths_of(watches: &[&Watch], found: &[Repositories]) -> BTreeSet<PathBuf> {
     let found = watches.iter().zip(found);
-    found.flat_map(|(watch, found)| found.all().map(|git| watch.missing.tree.join(&git.path))).collect()
+    found.flat_map(|(watch, found)| found.all().map(|git| watch.list.tree.join(&git.path))).collect()
 }
 
 /// Tells the watches of one run of each other's trees. One that cannot be opened again counts as none of them.
 pub(super) fn share_trees(watches: &[&Watch]) {
-    let trees = watches.iter().filter_map(|it| Some((it.missing.tree.clone(), it.tree.try_clone().ok()?)));
+    let trees = watches.iter().filter_map(|it| Some((it.list.tree.clone(), it.tree.try_clone().ok()?)));
     let trees: Arc<[_]> = trees.collect();
     for watch in watches {
-        let _ = watch.trees.set(Arc::clone(&trees));
+        let _ = watch.later.trees.set(Arc::clone(&trees));
     }
 }

@@ -17,7 +17,7 @@ use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
 use nix::sys::statfs::statfs;
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, entries, id_of, let_in, open_beneath};
+use super::descriptors::{FileId, entries, id_of, open_beneath, retry_opened};
 use super::pointers::Pointer;
 use super::repository::MOVED;
 use super::{Leftover, MAX_ENTRIES, Pattern, Watch};
@@ -133,7 +133,7 @@ impl Watch {
     /// Moves aside what has appeared further down, until that is over.
     pub(super) fn settle_further(&self, is_over: &dyn Fn() -> bool) -> Vec<Leftover> {
         let (mut found, mut ends) = (Vec::new(), LinkEnds::default());
-        for it in &self.missing.further {
+        for it in &self.list.further {
             if is_over() {
                 break;
             }
@@ -146,7 +146,7 @@ impl Watch {
                 Err(Errno::ELOOP) if !self.leads_to_names(dir, &mut ends) => {}
                 Err(Errno::ELOOP) => found.extend(self.link_on_the_way(Path::new(&it.dir))),
                 Err(errno) => {
-                    found.push(Leftover { path: self.missing.tree.join(dir), moved: Err(errno.into()) });
+                    found.push(Leftover { path: self.list.tree.join(dir), moved: Err(errno.into()) });
                 }
             }
         }
@@ -157,20 +157,19 @@ impl Watch {
     fn settle_from(&self, it: &FurtherDown, entry: &str, found: &mut Vec<Leftover>) {
         let dir = Path::new(&it.dir);
         if entry == GIT_LINK {
-            found.extend(self.note_repository(&format!("{}/{GIT_LINK}", it.dir), Pointer::Missing));
+            found.extend(self.note_repository(&format!("{}/{GIT_LINK}", it.dir), Pointer::WatchList));
         }
         for (name, obeyed) in names_from(entry) {
             // A pattern that is a name's first part stands for the entry.
             let name = if name.contains('/') { name } else { entry };
             let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
-            if includes(&self.missing.let_through, name) {
+            if includes(&self.list.let_through, name) {
                 continue;
             }
             let path = dir.join(name);
             if found.len() >= MOVED {
                 let why = "too many others were moved before it";
-                found
-                    .push(Leftover { path: self.missing.tree.join(path), moved: Err(io::Error::other(why)) });
+                found.push(Leftover { path: self.list.tree.join(path), moved: Err(io::Error::other(why)) });
                 return;
             }
             if is_pattern(last) {
@@ -192,7 +191,7 @@ impl Watch {
             return true;
         }
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let dir = match open(&self.missing.tree.join(dir), flags, Mode::empty()) {
+        let dir = match open(&self.list.tree.join(dir), flags, Mode::empty()) {
             Ok(dir) => dir,
             Err(errno) => return !is_absent(&errno.into()),
         };
@@ -200,7 +199,7 @@ impl Watch {
         if let Some(known) = ends.known.get(&id) {
             return *known;
         }
-        let is_open = |name: &str| includes(&self.missing.let_through, name);
+        let is_open = |name: &str| includes(&self.list.let_through, name);
         let has_name = |name: &OsStr| {
             name.to_str().is_some_and(|entry| names_from(entry).any(|(name, _)| !is_open(name)))
         };
@@ -221,7 +220,7 @@ impl Watch {
         if it.state.is_some() && it.state == fstat(&dir).ok().as_ref().map(DirState::from_stat) {
             return Ok(Vec::new());
         }
-        let mut entries = let_in(dir.as_fd(), || list_first_parts(dir.as_fd(), LISTED))?;
+        let mut entries = retry_opened(dir.as_fd(), || list_first_parts(dir.as_fd(), LISTED))?;
         entries.retain(|entry| !includes(&it.known, entry));
         // The lines about moved entries have the same order each time.
         entries.sort();
@@ -234,7 +233,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use super::super::{Keeper, Missing, finish, finish_until};
+    use super::super::{StateOfRun, WatchList, finish, finish_until};
     use super::*;
 
     /// The state as if it had not changed just now.
@@ -264,8 +263,8 @@ mod tests {
             FurtherDown { dir: "a/b".into(), known: strings(known), state: state_of(&tree.join("a/b")) },
         ];
         let let_through = strings(let_through);
-        let missing = Missing { tree: tree.clone(), further, let_through, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: Some(state) }).unwrap();
+        let list = WatchList { tree: tree.clone(), further, let_through, ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: Some(state) }).unwrap();
         tick(&root.join("tick"));
         make(&tree);
         let found = finish([&watch]);
@@ -346,8 +345,8 @@ mod tests {
             fs::create_dir_all(root.join(dir)).unwrap();
             (0..count).for_each(|n| fs::write(root.join(dir).join(format!("{n}")), "").unwrap());
         }
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: root.clone(), ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let mut ends = LinkEnds { entries: 7, ..LinkEnds::default() };
         let mut look = |dir: &str| (watch.leads_to_names(Path::new(dir), &mut ends), ends.entries);
         // A link to one of them is what is asked for.
@@ -366,8 +365,8 @@ mod tests {
         assert!(watch.leads_to_names(Path::new("one"), &mut ends), "its time is over");
         // A look that is over leaves all in its place, and says so.
         let further = vec![FurtherDown { dir: "one".into(), known: Vec::new(), state: None }];
-        let missing = Missing { tree: root.clone(), further, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: root.clone(), further, ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         fs::write(root.join("one/.envrc"), "evil").unwrap();
         let found = finish_until([&watch], |_| Ok(false), &|| true);
         assert!(found.is_cut && found.named.is_empty() && root.join("one/.envrc").exists(), "{found:?}");
@@ -412,8 +411,8 @@ mod tests {
         fs::create_dir_all(root.join("a")).unwrap();
         fs::write(root.join("a/.envrc"), "of the caller").unwrap();
         let (state, known) = (state_of(&root.join("a")), Vec::new());
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: root.clone(), ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let listed = |state| {
             watch
                 .new_first_parts(&FurtherDown { dir: "a".into(), known: known.clone(), state })

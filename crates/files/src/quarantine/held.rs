@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::stat::SFlag;
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, open_above, open_beneath, open_file, retry_opened};
 use super::git_names::{COMMON, CONFIG, MODULES, OF_WORKTREE};
 use super::modules::{GITDIR, GitDir, Modules, Reach, Room, gitdir_of};
 use super::pointers::Pointer;
@@ -27,22 +27,23 @@ pub(super) const COMMONDIR: &[u8] = b"../..";
 impl Watch {
     /// Notes the repositories that have appeared: a later run shows none of them around its working directory.
     pub(super) fn note_repositories(&self) -> Vec<Leftover> {
-        let pointers = self.missing.pointers.iter().zip(&self.pointers);
+        let pointers = self.list.pointers.iter().zip(&self.pointers);
         pointers.filter_map(|(name, was)| self.note_repository(name, *was)).collect()
     }
 
     /// Notes the directory at a name of `.git`, unless it was there at the start. Returns why it could not be noted.
     pub(super) fn note_repository(&self, name: &str, was: Pointer) -> Option<Leftover> {
         let Pointer::Directory(id) = Pointer::read(&self.tree, name) else { return None };
-        let error = (was != Pointer::Directory(id)).then(|| self.keeper.note_repository(id).err())??;
-        Some(Leftover { path: self.missing.tree.join(name), moved: Err(error) })
+        let error =
+            (was != Pointer::Directory(id)).then(|| self.state_of_run.note_repository(id).err())??;
+        Some(Leftover { path: self.list.tree.join(name), moved: Err(error) })
     }
 
     /// Moves aside what git obeys in the new ones. The others are protected as a whole, or were told at the start. Returns all of them.
     pub(super) fn settle_held(&self, found: &mut Vec<Leftover>) -> Vec<GitDir> {
-        let known: BTreeSet<&Path> = self.missing.held.iter().map(|held| held.0.as_path()).collect();
+        let known: BTreeSet<&Path> = self.list.held.iter().map(|held| held.0.as_path()).collect();
         let mut held = Vec::new();
-        for repository in &self.missing.repositories {
+        for repository in &self.list.repositories {
             let repository = Path::new(repository);
             let mut room = Room::FULL;
             let (modules, worktrees) = Modules::read(&self.tree, repository, Reach::Everywhere, &mut room);
@@ -78,7 +79,7 @@ impl Watch {
                 let is_protected = known.contains(worktree.as_path());
                 let is_new = !is_protected && !self.had_held(&worktree);
                 let is_read_only = |path: &Path| {
-                    let read_only = &self.missing.read_only;
+                    let read_only = &self.list.read_only;
                     OF_WORKTREE.iter().any(|name| path.ends_with(name))
                         || path.to_str().is_some_and(|path| read_only.contains(path))
                 };
@@ -98,7 +99,7 @@ impl Watch {
                 let why =
                     "it holds too many directories: new submodules and worktrees in it may name commands";
                 found.push(Leftover {
-                    path: self.missing.tree.join(repository),
+                    path: self.list.tree.join(repository),
                     moved: Err(io::Error::other(why)),
                 });
             }
@@ -140,7 +141,7 @@ impl Watch {
     fn settle_unknown_modules(&self, repository: &Path, known: &BTreeSet<&Path>) -> Vec<Leftover> {
         let modules = repository.join(MODULES);
         let listed = open_beneath(&self.tree, &modules).and_then(|dir| {
-            let names = let_in(dir.as_fd(), || entries(dir.as_fd()))?;
+            let names = retry_opened(dir.as_fd(), || entries(dir.as_fd()))?;
             Ok(names.take(MAX_ENTRIES).flatten().map(|(name, _)| modules.join(name)).collect::<Vec<_>>())
         });
         let is_known = |path: &PathBuf| known.iter().any(|known| known.starts_with(path));
@@ -163,9 +164,9 @@ impl Watch {
         // `l/..` is elsewhere if `l` is a link.
         let mut parts = gitdir.components().skip_while(|part| *part == Component::ParentDir);
         let is_plain = parts.all(|part| part != Component::ParentDir);
-        let dir = self.missing.tree.join(worktree);
+        let dir = self.list.tree.join(worktree);
         let place = clean(&dir.join(gitdir));
-        match place.strip_prefix(&self.missing.tree).ok().and_then(Path::parent) {
+        match place.strip_prefix(&self.list.tree).ok().and_then(Path::parent) {
             // A worktree that the caller has removed is not there.
             Some(below) => match open_beneath(&self.tree, below) {
                 Ok(_) => {

@@ -13,7 +13,7 @@ use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
@@ -21,14 +21,16 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::additions::{Added, Additions, LONGEST};
-use super::descriptors::{FileId, ReopenedDirs};
+use super::descriptors::FileId;
 use super::finish::{finish_until, share_trees};
 use super::modes::{Access, Modes};
 use super::pointers::Pointer;
 use super::repository::{Contents, Keys};
 use super::store::{DirectoryId, ItemId, is_noted_repository, note_trusted_repository, open_item};
 use super::times::{NotedHashes, Times};
-use super::{Beside, FurtherDown, HasWriter, Item, Keeper, Leftover, Leftovers, Missing, OtherRuns, Watch};
+use super::{
+    Beside, FurtherDown, HasWriter, Item, Later, Leftover, Leftovers, OtherRuns, StateOfRun, Watch, WatchList,
+};
 use crate::names::open_plain;
 use crate::protected::{GIT_LINK, matches_pattern};
 
@@ -46,7 +48,8 @@ const WAITING: usize = 256;
 /// A watch in a journal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
-    missing: Missing,
+    #[serde(rename = "missing")]
+    list: WatchList,
     /// The tree. Another directory may have its path and its inode later.
     id: DirectoryId,
     pointers: Vec<Pointer>,
@@ -70,7 +73,7 @@ const CHECK: &str = "check";
 impl Entry {
     fn new(watch: &Watch) -> io::Result<Self> {
         Ok(Self {
-            missing: watch.missing.clone(),
+            list: watch.list.clone(),
             id: DirectoryId::read(watch.tree.as_fd())?,
             pointers: watch.pointers.clone(),
             contents: watch.contents.clone(),
@@ -86,7 +89,7 @@ impl Entry {
 
     /// Opens the tree, if it is still the same.
     fn tree(&self) -> io::Result<File> {
-        let tree = File::from(open_plain(&self.missing.tree)?);
+        let tree = File::from(open_plain(&self.list.tree)?);
         if DirectoryId::read(tree.as_fd())? != self.id {
             return Err(io::Error::other("another directory has its name now"));
         }
@@ -94,36 +97,27 @@ impl Entry {
     }
 
     /// Watches again in the tree.
-    fn resume(self, tree: File, keeper: &Keeper) -> Watch {
-        let mut missing = self.missing;
+    fn resume(self, tree: File, state_of_run: &StateOfRun) -> Watch {
+        let mut list = self.list;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {
-            missing.repositories.clear();
+            list.repositories.clear();
             contents.clear();
         }
         Watch {
-            missing,
+            list,
             tree,
-            trees: OnceLock::new(),
             pointers: self.pointers,
             contents,
             modes: self.modes,
             keys: self.keys,
             directory: self.directory,
-            keeper: keeper.clone(),
+            state_of_run: state_of_run.clone(),
             since: self.since,
             beside: Vec::new(),
-            unsettled_since: OnceLock::new(),
             times: Times::start(),
             noted: self.noted.into(),
-            others: OnceLock::new(),
-            has_writer: OnceLock::new(),
-            paths: Mutex::default(),
-            store: OnceLock::new(),
-            journal: OnceLock::new(),
-            unlisted: OnceLock::new(),
-            exchanged: Mutex::default(),
-            reopened: ReopenedDirs::default(),
+            later: Later::default(),
         }
     }
 }
@@ -162,7 +156,7 @@ impl Journal {
         }
         let additions = Arc::new(Additions::new(lock.try_clone()?));
         for watch in watches {
-            let _ = watch.journal.set(Arc::clone(&additions));
+            let _ = watch.later.journal.set(Arc::clone(&additions));
         }
         Ok(Self { path, lock })
     }
@@ -196,7 +190,7 @@ impl Journal {
 /// Returns errors of write(2), and `FileTooLarge` if the journal could not be read then.
 pub(super) fn add_noted(watches: &[Watch]) -> io::Result<()> {
     let noted: Vec<_> = watches.iter().map(|watch| watch.noted.hashes()).collect();
-    match watches.first().and_then(|watch| watch.journal.get()) {
+    match watches.first().and_then(|watch| watch.later.journal.get()) {
         Some(journal) if !noted.iter().all(NotedHashes::is_empty) => journal.add(&Added::Noted(noted)),
         _ => Ok(()),
     }
@@ -214,7 +208,7 @@ fn journals(state: &Path) -> Vec<(PathBuf, String)> {
 
 /// A run that has a journal: it goes on, or it was killed and is not settled yet.
 #[derive(Debug)]
-pub struct Open {
+pub struct UnsettledRun {
     /// The run.
     pub run: String,
     /// Whether a process of it is left, or its journal could not be asked.
@@ -225,14 +219,14 @@ pub struct Open {
 
 /// Lists the runs that are not settled.
 #[must_use]
-pub fn open_runs(state: &Path) -> Vec<Open> {
+pub fn unsettled_runs(state: &Path) -> Vec<UnsettledRun> {
     let open = |(path, run): (PathBuf, String)| {
         let file = File::open(path).ok()?;
-        let trees = read(&file).unwrap_or_default().into_iter().map(|entry| entry.missing.tree);
+        let trees = read(&file).unwrap_or_default().into_iter().map(|entry| entry.list.tree);
         let trees = trees.collect();
         // A shared lock, held for a moment, is in the way of nobody but a start that would settle this run just now.
         let is_live = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
-        Some(Open { run, is_live, trees })
+        Some(UnsettledRun { run, is_live, trees })
     };
     journals(state).into_iter().filter_map(open).collect()
 }
@@ -253,10 +247,10 @@ fn read(file: &File) -> io::Result<Vec<Entry>> {
         }
     }
     for path in free {
-        let trees = entries.iter_mut().filter(|entry| path.starts_with(&entry.missing.tree));
-        let Some(entry) = trees.max_by_key(|entry| entry.missing.tree.as_os_str().len()) else { continue };
-        let name = path.strip_prefix(&entry.missing.tree).ok().and_then(|name| name.to_str());
-        entry.missing.removed.extend(name.map(str::to_owned));
+        let trees = entries.iter_mut().filter(|entry| path.starts_with(&entry.list.tree));
+        let Some(entry) = trees.max_by_key(|entry| entry.list.tree.as_os_str().len()) else { continue };
+        let name = path.strip_prefix(&entry.list.tree).ok().and_then(|name| name.to_str());
+        entry.list.removed.extend(name.map(str::to_owned));
     }
     Ok(entries)
 }
@@ -294,21 +288,13 @@ pub fn settle_interrupted(
     let mut all = Settlement::default();
     let mut waiting = 0;
     for (path, run) in journals(state) {
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
-        // Held by a live run, or by another start that settles it.
-        let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
-        let same = |held: fs::Metadata| fs::symlink_metadata(&path).is_ok_and(|it| it.ino() == held.ino());
-        if !lock.metadata().is_ok_and(same) {
-            continue;
-        }
+        let Some(lock) = lock_of_killed(&path) else { continue };
         // How long it waits is counted from the start of the run.
         let since = lock.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());
         let is_old = since.elapsed().is_ok_and(|age| age > PATIENCE);
         let read = read(&lock);
         let is_ours = |entry: &Entry| {
-            trees
-                .iter()
-                .any(|tree| tree.starts_with(&entry.missing.tree) || entry.missing.tree.starts_with(tree))
+            trees.iter().any(|tree| tree.starts_with(&entry.list.tree) || entry.list.tree.starts_with(tree))
         };
         let must = read.iter().flatten().any(is_ours);
         let is_over = || !must && is_over();
@@ -316,74 +302,111 @@ pub fn settle_interrupted(
             all.waiting += 1;
             continue;
         }
-        let (mut later, mut has_changed) = (Vec::new(), false);
-        let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
-        let keeper = Keeper { run, state: Some(state.to_path_buf()) };
-        let mut moved = keeper.listed();
+        let state_of_run = StateOfRun { run, dir: Some(state.to_path_buf()) };
+        let may_wait = !is_old && waiting < WAITING;
+        let mut one = SettledRun::new(&state_of_run.run);
         match read {
-            Ok(entries) => {
-                let mut watches = Vec::new();
-                for mut entry in entries {
-                    let why = match entry.tree() {
-                        Ok(tree) => {
-                            has_changed = true;
-                            let watch = entry.resume(tree, &keeper);
-                            let renamed = watch.resume_exchanged(&moved);
-                            moved.extend(renamed);
-                            watches.push(watch);
-                            continue;
-                        }
-                        Err(error) => format!("`{}`: {error}", entry.missing.tree.display()),
-                    };
-                    if is_old || waiting >= WAITING {
-                        settled.passed.push(format!("{why}; it is not looked for any more"));
-                        continue;
-                    }
-                    if !entry.waits {
-                        has_changed = true;
-                        settled.passed.push(format!("{why}; starts of the next 30 days look for it"));
-                    }
-                    entry.waits = true;
-                    later.push(entry);
-                }
-                // Before anything is judged: a file with a second name would be moved.
-                let replacements: Vec<_> = watches.iter().flat_map(Watch::settle_replacements).collect();
-                settled.found = finish_until(&watches, has_writer, &is_over);
-                replacements.into_iter().for_each(|found| settled.found.add(found));
-                // Nobody has told of these.
-                let is_told = settled.found.is_cut;
-                let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
-                for item in moved.iter().filter(|_| !is_told).filter(is_there) {
-                    settled.found.add(Leftover { path: item.old_path(), moved: Ok(item.new_path()) });
-                }
-            }
+            Ok(entries) => one.settle(entries, &state_of_run, may_wait, has_writer, &is_over),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
             {
-                settled.passed.push(format!("`{}` is damaged, and was removed", path.display()));
+                one.told.passed.push(format!("`{}` is damaged, and was removed", path.display()));
             }
             // It is read again by the next start.
             Err(error) => {
-                settled.passed.push(format!("`{}`: {error}", path.display()));
-                all.runs.push(settled);
+                one.told.passed.push(format!("`{}`: {error}", path.display()));
+                all.runs.push(one.told);
                 continue;
             }
         }
-        if mem::take(&mut settled.found.is_cut) {
+        if mem::take(&mut one.told.found.is_cut) {
             all.waiting += 1;
-        } else if later.is_empty() {
+        } else if one.later.is_empty() {
             let _ = fs::remove_file(&path);
         } else {
             waiting += 1;
-            if has_changed && let Err(error) = keep(&path, &later, since) {
-                settled.passed.push(format!("`{}`: {error}", path.display()));
+            if one.has_changed
+                && let Err(error) = keep(&path, &one.later, since)
+            {
+                one.told.passed.push(format!("`{}`: {error}", path.display()));
             }
         }
-        if has_changed || !settled.passed.is_empty() {
-            all.runs.push(settled);
+        if one.has_changed || !one.told.passed.is_empty() {
+            all.runs.push(one.told);
         }
     }
     all
+}
+
+/// Locks the journal of a run that was killed. Returns `None` if a live run or another start has it.
+fn lock_of_killed(path: &Path) -> Option<Flock<File>> {
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+    let same = |locked: fs::Metadata| fs::symlink_metadata(path).is_ok_and(|it| it.ino() == locked.ino());
+    lock.metadata().is_ok_and(same).then_some(lock)
+}
+
+/// What has become of one killed run.
+struct SettledRun {
+    told: Interrupted,
+    /// The trees that a later start looks for.
+    later: Vec<Entry>,
+    /// Whether the journal does not say what is left to do any more.
+    has_changed: bool,
+}
+
+impl SettledRun {
+    fn new(run: &str) -> Self {
+        let told = Interrupted { run: run.to_owned(), found: Leftovers::default(), passed: Vec::new() };
+        Self { told, later: Vec::new(), has_changed: false }
+    }
+
+    /// Moves aside what the stage has left in the trees that are found. The others wait, if they may.
+    fn settle(
+        &mut self,
+        entries: Vec<Entry>,
+        state_of_run: &StateOfRun,
+        may_wait: bool,
+        has_writer: HasWriter,
+        is_over: &dyn Fn() -> bool,
+    ) {
+        let mut moved = state_of_run.listed();
+        let mut watches = Vec::new();
+        for mut entry in entries {
+            let why = match entry.tree() {
+                Ok(tree) => {
+                    self.has_changed = true;
+                    let watch = entry.resume(tree, state_of_run);
+                    let renamed = watch.resume_exchanged(&moved);
+                    moved.extend(renamed);
+                    watches.push(watch);
+                    continue;
+                }
+                Err(error) => format!("`{}`: {error}", entry.list.tree.display()),
+            };
+            if !may_wait {
+                self.told.passed.push(format!("{why}; it is not looked for any more"));
+                continue;
+            }
+            if !entry.waits {
+                self.has_changed = true;
+                self.told.passed.push(format!("{why}; starts of the next 30 days look for it"));
+            }
+            entry.waits = true;
+            self.later.push(entry);
+        }
+        // Before anything is judged: a file with a second name would be moved.
+        let replacements: Vec<_> = watches.iter().flat_map(Watch::settle_replacements).collect();
+        let found = &mut self.told.found;
+        *found = finish_until(&watches, has_writer, is_over);
+        replacements.into_iter().for_each(|replacement| found.add(replacement));
+        // Nobody has told of these.
+        let is_told = found.is_cut;
+        let is_there = |item: &&Item| item.what.is_some() && item.what == item_at(&item.new_path());
+        for item in moved.iter().filter(|_| !is_told).filter(is_there) {
+            found.add(Leftover { path: item.old_path(), moved: Ok(item.new_path()) });
+        }
+    }
 }
 
 /// Returns the identity of the entry at a path. exeat can have made a directory where an entry was that has its old place again.
@@ -440,10 +463,10 @@ impl Live {
 
     /// Reads the runs other than this one: those that go on and have not begun to settle, and the rest. What a run of the first kind
     /// watches and is there now is there when it settles, unless its own stage takes it away.
-    fn others(keeper: &Keeper) -> [Self; 2] {
+    fn others(state_of_run: &StateOfRun) -> [Self; 2] {
         let [mut going_on, mut rest] = <[Self; 2]>::default();
-        for (path, run) in keeper.state.as_deref().map(journals).unwrap_or_default() {
-            let Some(file) = File::open(&path).ok().filter(|_| run != keeper.run) else { continue };
+        for (path, run) in state_of_run.dir.as_deref().map(journals).unwrap_or_default() {
+            let Some(file) = File::open(&path).ok().filter(|_| run != state_of_run.run) else { continue };
             let (Ok(entries), Ok(open)) = (read(&file), file.try_clone()) else { continue };
             let locked = Flock::lock(open, FlockArg::LockSharedNonblock);
             let is_held = matches!(locked, Err((_, Errno::EWOULDBLOCK)));
@@ -460,14 +483,14 @@ impl Live {
         if entry.waits && entry.tree().is_err() {
             return;
         }
-        for dir in entry.missing.holders() {
+        for dir in entry.list.holders() {
             let Some(was) = entry.modes.access_to(&dir) else { continue };
-            let known = self.access.entry(entry.missing.tree.join(dir));
+            let known = self.access.entry(entry.list.tree.join(dir));
             known.and_modify(|known| *known = known.limit_to(was)).or_insert(was);
         }
         self.at_start.push(TreeAtStart::new(&entry));
-        let Missing { tree, names, removed, patterns, links, pointers, further, let_through, .. } =
-            entry.missing;
+        let WatchList { tree, names, removed, patterns, links, pointers, further, let_through, .. } =
+            entry.list;
         self.trees.push(Beside { run: run.to_owned(), tree: tree.clone(), since: entry.since });
         let let_through: Arc<[String]> = let_through.into();
         for it in further {
@@ -590,8 +613,8 @@ impl Watch {
     /// # Errors
     /// Returns errors of writing to the journal. If exeat is killed then, what the stage makes there stays.
     pub fn note_free(&self, name: &Path) -> io::Result<()> {
-        let added = Added::Free(self.missing.tree.join(name));
-        self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
+        let added = Added::Free(self.list.tree.join(name));
+        self.later.journal.get().map_or(Ok(()), |journal| journal.add(&added))
     }
 
     /// Notes in the journal that the earlier file has such a name again.
@@ -599,19 +622,19 @@ impl Watch {
     /// # Errors
     /// Returns errors of writing to the journal. If exeat is killed then, the next start moves the file aside.
     pub fn note_put_back(&self, name: &Path) -> io::Result<()> {
-        let added = Added::PutBack(self.missing.tree.join(name));
-        self.journal.get().map_or(Ok(()), |journal| journal.add(&added))
+        let added = Added::PutBack(self.list.tree.join(name));
+        self.later.journal.get().map_or(Ok(()), |journal| journal.add(&added))
     }
 
     /// Finds what the stages of other runs have made by now.
     pub(super) fn find_others(&self) {
-        let others = Live::others(&self.keeper);
+        let others = Live::others(&self.state_of_run);
         // One that goes on judges at its own end what its stage has made, as far as that is still in its tree.
         let [going_on, _] = &others;
         let will_judge =
-            |it: &Beside| going_on.runs.contains(&it.run) && self.missing.tree.starts_with(&it.tree);
-        let _ = self.unsettled_since.set(self.earliest(|it| !will_judge(it)));
-        let _ = self.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
+            |it: &Beside| going_on.runs.contains(&it.run) && self.list.tree.starts_with(&it.tree);
+        let _ = self.later.unsettled_since.set(self.earliest(|it| !will_judge(it)));
+        let _ = self.later.others.set(others.map(|runs| Box::new(runs) as Box<dyn OtherRuns>));
     }
 
     /// Returns the earliest time of a change by this stage, or by those of the runs beside it that count.
@@ -622,7 +645,7 @@ impl Watch {
 
     /// Returns the earliest time of a change that this run judges.
     pub(super) fn changed_since(&self) -> SystemTime {
-        self.unsettled_since.get().copied().unwrap_or_else(|| self.earliest(|_| true))
+        self.later.unsettled_since.get().copied().unwrap_or_else(|| self.earliest(|_| true))
     }
 
     /// Starts a watch on each tree. A directory that a stage of another live run may have opened to other users counts as it was before
@@ -630,19 +653,22 @@ impl Watch {
     ///
     /// # Errors
     /// Returns the error that prevents opening a tree.
-    pub fn start_all(missing: impl IntoIterator<Item = Missing>, keeper: &Keeper) -> io::Result<Vec<Self>> {
+    pub fn start_all(
+        list: impl IntoIterator<Item = WatchList>,
+        state_of_run: &StateOfRun,
+    ) -> io::Result<Vec<Self>> {
         let mut live = Live::default();
-        let mut read = || keeper.state.as_deref().map(|state| live.read(state));
+        let mut read = || state_of_run.dir.as_deref().map(|state| live.read(state));
         // A run that ends in the meantime has no journal afterwards, and one that starts has none before.
         read();
-        let watches = missing.into_iter().map(|missing| Self::start(missing, keeper.clone()));
+        let watches = list.into_iter().map(|list| Self::start(list, state_of_run.clone()));
         let mut watches = watches.collect::<io::Result<Vec<_>>>()?;
         read();
         for watch in &mut watches {
-            let tree = &watch.missing.tree;
+            let tree = &watch.list.tree;
             let is_here = |it: &&Beside| it.tree.starts_with(tree) || tree.starts_with(&it.tree);
             watch.beside = live.trees.iter().filter(is_here).cloned().collect();
-            watch.modes.limit_to(|dir| live.access(&watch.missing.tree.join(dir)));
+            watch.modes.limit_to(|dir| live.access(&watch.list.tree.join(dir)));
         }
         share_trees(&watches.iter().collect::<Vec<_>>());
         Ok(watches)

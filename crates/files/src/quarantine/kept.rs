@@ -1,6 +1,6 @@
 //! Entries that are still in a quarantine: found by the manifests, restored, and deleted.
 //!
-//! A manifest names a tree by its path. What is there now is entered without following a link, and only where its [`DIRECTORY`] is
+//! A manifest names a tree by its path. What is there now is entered without following a link, and only where its quarantine is
 //! the one that the manifest names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,19 +16,19 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::descriptors::{entries, id_of, kind, let_in, open_above, open_at, open_file};
+use super::descriptors::{entries, id_of, kind, open_above, open_at, open_file, retry_opened};
 use super::store::{
     DirectoryId, ItemId, MANIFESTS, RUNS, forget_made, list, made_directories, manifest_of, open_item,
     rename_into,
 };
-use super::{DIRECTORY, Item, Keeper, open_runs};
+use super::{Item, QUARANTINE, StateOfRun, unsettled_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
-/// Levels of [`DIRECTORY`]s in one another that are searched.
+/// Levels of quarantines in one another that are searched.
 const NESTED: usize = 4;
 
-/// The file in a [`DIRECTORY`] that has git pass over it.
+/// The file in a quarantine that has git pass over it.
 const IGNORE: &str = ".gitignore";
 
 /// The kind of an entry that was set aside.
@@ -81,7 +81,7 @@ impl Item {
     fn run_directory(&self, run: &str) -> io::Result<&OsStr> {
         let odd =
             || io::Error::new(io::ErrorKind::InvalidData, "its manifest names a place that no run uses");
-        let below = self.to.strip_prefix(Path::new(DIRECTORY).join(RUNS)).map_err(|_| odd())?;
+        let below = self.to.strip_prefix(Path::new(QUARANTINE).join(RUNS)).map_err(|_| odd())?;
         let mut parts = below.components();
         let Some(Component::Normal(inner)) = parts.next() else { return Err(odd()) };
         let is_the_runs = inner.to_str().and_then(|it| it.strip_prefix(run)).is_some_and(|rest| {
@@ -98,18 +98,18 @@ impl Item {
     }
 }
 
-/// A tree and its [`DIRECTORY`], both open.
+/// A tree and its quarantine, both open.
 struct OpenQuarantine {
     tree: File,
     dir: File,
 }
 
 impl OpenQuarantine {
-    /// Opens them, if the [`DIRECTORY`] is the one that is named, or has that one in it. A run of another user, who may not move it elsewhere,
+    /// Opens them, if the quarantine is the one that is named, or has that one in it. A run of another user, who may not move it elsewhere,
     /// has given it a name beside that.
     fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
-        let there = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)));
+        let there = retry_opened(tree.as_fd(), || open_at(tree.as_fd(), Path::new(QUARANTINE)));
         let mut outer: Vec<OwnedFd> = match there {
             Err(errno) if errno != Errno::ENOENT => return Err(errno.into()),
             there => there.into_iter().chain(renamed(&tree)?).collect(),
@@ -134,13 +134,13 @@ impl OpenQuarantine {
 
     /// The directory that something was put into, and its name there.
     fn entry<'a>(&self, item: &'a Item) -> io::Result<(OwnedFd, &'a OsStr)> {
-        let below = item.to.strip_prefix(DIRECTORY).map_err(io::Error::other)?;
+        let below = item.to.strip_prefix(QUARANTINE).map_err(io::Error::other)?;
         Ok((open_above(&self.dir, below)?, below.file_name().unwrap_or_default()))
     }
 
     fn standing(&self, item: &Item) -> Standing {
         let looked = self.entry(item).and_then(|(dir, last)| {
-            Ok(let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?)
+            Ok(retry_opened(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?)
         });
         match looked {
             Ok(stat) => Standing::Here(match kind(&stat) {
@@ -155,22 +155,24 @@ impl OpenQuarantine {
     }
 }
 
-/// Opens directories of a tree that had the name [`DIRECTORY`] before.
+/// Opens directories of a tree that had the name of the quarantine before.
 fn renamed(tree: &File) -> io::Result<Vec<OwnedFd>> {
-    let names = let_in(tree.as_fd(), || entries(tree.as_fd()))?.flatten().take(MAX_NAMES);
-    let prefix = format!("{DIRECTORY}{DIRECTORY}.");
+    let names = retry_opened(tree.as_fd(), || entries(tree.as_fd()))?.flatten().take(MAX_NAMES);
+    let prefix = format!("{QUARANTINE}{QUARANTINE}.");
     let is_one = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_bytes());
     let names = names.map(|(name, _)| name).filter(|name| is_one(name)).take(MAX_RUNS);
     Ok(names.filter_map(|name| open_at(tree.as_fd(), Path::new(&name)).ok()).collect())
 }
 
-/// Opens the [`DIRECTORY`]s in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
+/// Opens the quarantines in one: a run with another state directory does not know it, and moves it aside like something of a stage's.
 fn nested(dir: &OwnedFd) -> Vec<OwnedFd> {
-    let Ok(dir) = let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else { return Vec::new() };
-    let Ok(runs) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
+    let Ok(dir) = retry_opened(dir.as_fd(), || open_at(dir.as_fd(), Path::new(RUNS))) else {
+        return Vec::new();
+    };
+    let Ok(runs) = retry_opened(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
     let inner = |(run, _): (OsString, _)| {
-        let path = Path::new(&run).join(DIRECTORY);
-        let_in(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
+        let path = Path::new(&run).join(QUARANTINE);
+        retry_opened(dir.as_fd(), || open_at(dir.as_fd(), &path)).ok()
     };
     runs.flatten().take(MAX_RUNS).filter_map(inner).collect()
 }
@@ -193,7 +195,7 @@ const MAX_RUNS: usize = 256;
 #[must_use]
 pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     // The directory names the runs, so that what a user has in other places is not read.
-    let names = fs::read_dir(tree.join(DIRECTORY).join(RUNS));
+    let names = fs::read_dir(tree.join(QUARANTINE).join(RUNS));
     let names = names.into_iter().flatten().flatten().take(MAX_RUNS);
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let runs =
@@ -213,7 +215,7 @@ pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
         }
     }
     if !absent.is_empty() {
-        open_runs(state).iter().for_each(|open| drop(absent.remove(&open.run)));
+        unsettled_runs(state).iter().for_each(|open| drop(absent.remove(&open.run)));
     }
     absent
 }
@@ -270,27 +272,29 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     let quarantine = OpenQuarantine::for_item(item)?;
     let (dir, last) = quarantine.entry(item)?;
     let changed = || io::Error::new(io::ErrorKind::InvalidData, CHANGED);
-    let opened = let_in(dir.as_fd(), || open_item(dir.as_fd(), last))?;
+    let opened = retry_opened(dir.as_fd(), || open_item(dir.as_fd(), last))?;
     if item.what != Some(ItemId::read(&opened)?) {
         return Err(changed());
     }
     let above = open_above(&quarantine.tree, &item.from)?;
     let name = item.from.file_name().unwrap_or_default();
-    let moved =
-        let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)));
+    let moved = retry_opened(above.as_fd(), || {
+        retry_opened(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name))
+    });
     if moved == Err(Errno::EEXIST)
         && is_same_file((dir.as_fd(), last), (above.as_fd(), name)).unwrap_or(false)
     {
-        return Ok(let_in(dir.as_fd(), || unlinkat(&dir, last, UnlinkatFlags::NoRemoveDir))?);
+        return Ok(retry_opened(dir.as_fd(), || unlinkat(&dir, last, UnlinkatFlags::NoRemoveDir))?);
     }
     moved?;
     // A live stage may have put something else there since it was looked at, which is still open.
     let is_same = |stat: FileStat| fstat(&opened).is_ok_and(|opened| id_of(&opened) == id_of(&stat));
-    if let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok_and(is_same) {
+    if retry_opened(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok_and(is_same)
+    {
         return Ok(());
     }
-    let back = || let_in(dir.as_fd(), || rename_into(above.as_fd(), name, dir.as_fd(), last));
-    let_in(above.as_fd(), back)?;
+    let back = || retry_opened(dir.as_fd(), || rename_into(above.as_fd(), name, dir.as_fd(), last));
+    retry_opened(above.as_fd(), back)?;
     Err(changed())
 }
 
@@ -312,7 +316,8 @@ pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     let mut failed = Vec::new();
     for (tree, directory, name) in run_directories(aside) {
         let deleted = OpenQuarantine::open(&tree, directory).and_then(|quarantine| {
-            let runs = let_in(quarantine.dir.as_fd(), || open_at(quarantine.dir.as_fd(), Path::new(RUNS)))?;
+            let runs =
+                retry_opened(quarantine.dir.as_fd(), || open_at(quarantine.dir.as_fd(), Path::new(RUNS)))?;
             remove_tree(runs.as_fd(), &name, None)
         });
         match deleted {
@@ -323,7 +328,7 @@ pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
     failed
 }
 
-/// The run's directories: trees, their [`DIRECTORY`]s, and names in them.
+/// The run's directories: trees, their quarantines, and names in them.
 fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, DirectoryId, OsString)> {
     let of = |item: &Item| {
         let name = item.run_directory(&aside.run).ok()?;
@@ -335,8 +340,8 @@ fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, DirectoryId, OsString
 /// Removes what is empty after things of a run were restored or deleted: directories of exeat's, and at last the manifest.
 pub fn tidy(state: &Path, aside: SetAside) {
     // Whoever makes such a directory holds this lock.
-    let keeper = Keeper { run: aside.run.clone(), state: Some(state.to_path_buf()) };
-    let Ok(_lock) = keeper.lock() else { return };
+    let state_of_run = StateOfRun { run: aside.run.clone(), dir: Some(state.to_path_buf()) };
+    let Ok(_lock) = state_of_run.lock() else { return };
     let SetAside { run, items } = aside;
     let items: Vec<Item> = items.into_iter().map(|(item, _)| item).collect();
     for item in &items {
@@ -350,12 +355,12 @@ pub fn tidy(state: &Path, aside: SetAside) {
     }
 }
 
-/// Removes each [`DIRECTORY`] of a user in which nothing is left, but for those that a run may use which goes on or is not settled.
+/// Removes each quarantine of a user in which nothing is left, but for those that a run may use which goes on or is not settled.
 pub fn remove_empty_directories(state: &Path) {
     // Whoever makes such a directory holds this lock, and has written down its trees before.
-    let keeper = Keeper { run: String::new(), state: Some(state.to_path_buf()) };
-    let Ok(_lock) = keeper.lock() else { return };
-    let open: Vec<PathBuf> = open_runs(state).into_iter().flat_map(|open| open.trees).collect();
+    let state_of_run = StateOfRun { run: String::new(), dir: Some(state.to_path_buf()) };
+    let Ok(_lock) = state_of_run.lock() else { return };
+    let open: Vec<PathBuf> = unsettled_runs(state).into_iter().flat_map(|open| open.trees).collect();
     // A run shows what lies in its tree.
     let is_used = |tree: &Path| open.iter().any(|used| tree.starts_with(used) || used.starts_with(tree));
     let manifests = state.join(MANIFESTS);
@@ -371,7 +376,7 @@ pub fn remove_empty_directories(state: &Path) {
 
 /// Removes the empty directories above something that is gone, up to the run's.
 fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
-    let Ok(below) = item.to.strip_prefix(DIRECTORY) else { return };
+    let Ok(below) = item.to.strip_prefix(QUARANTINE) else { return };
     for dir in below.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
         let (Ok(above), Some(name)) = (open_above(&quarantine.dir, dir), dir.file_name()) else { continue };
         match unlinkat(&above, name, UnlinkatFlags::RemoveDir) {
@@ -382,15 +387,16 @@ fn remove_empty(quarantine: &OpenQuarantine, item: &Item) {
     }
 }
 
-/// Removes a [`DIRECTORY`] in which nothing is left, and says whether it is gone.
+/// Removes a quarantine in which nothing is left, and says whether it is gone.
 fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
-    let _ = let_in(quarantine.dir.as_fd(), || unlinkat(&quarantine.dir, RUNS, UnlinkatFlags::RemoveDir));
+    let _ =
+        retry_opened(quarantine.dir.as_fd(), || unlinkat(&quarantine.dir, RUNS, UnlinkatFlags::RemoveDir));
     let Ok(mut entries) = entries(quarantine.dir.as_fd()) else { return false };
     if !entries.all(|entry| entry.is_ok_and(|(name, _)| name == IGNORE)) {
         return false;
     }
     let _ = unlinkat(&quarantine.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
-    let_in(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, DIRECTORY, UnlinkatFlags::RemoveDir))
+    retry_opened(quarantine.tree.as_fd(), || unlinkat(&quarantine.tree, QUARANTINE, UnlinkatFlags::RemoveDir))
         .is_ok()
 }
 
@@ -398,8 +404,8 @@ fn remove_if_empty(quarantine: &OpenQuarantine) -> bool {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
-    use super::super::descriptors::aside;
-    use super::super::{Journal, Missing, MissingName, Watch, directories, finish};
+    use super::super::descriptors::rename_aside;
+    use super::super::{Journal, MissingName, Watch, WatchList, directories, finish};
     use super::*;
     use crate::protected::Obeyed;
 
@@ -417,7 +423,7 @@ mod tests {
         }
 
         fn quarantine(&self) -> PathBuf {
-            self.tree().join(DIRECTORY)
+            self.tree().join(QUARANTINE)
         }
 
         fn state(&self) -> PathBuf {
@@ -428,8 +434,8 @@ mod tests {
         fn run(&self, run: &str) -> SetAside {
             let names = [".envrc", ".vscode"];
             let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::AtOnce });
-            let missing = Missing { tree: self.tree(), names: names.into(), ..Missing::default() };
-            let watch = Watch::start(missing, Keeper { run: run.into(), state: Some(self.state()) });
+            let list = WatchList { tree: self.tree(), names: names.into(), ..WatchList::default() };
+            let watch = Watch::start(list, StateOfRun { run: run.into(), dir: Some(self.state()) });
             fs::write(self.tree().join(".envrc"), "evil").unwrap();
             fs::create_dir(self.tree().join(".vscode")).unwrap();
             assert_eq!(finish(&[watch.unwrap()]).named.len(), 2);
@@ -483,9 +489,9 @@ mod tests {
         scene.run("ONE");
         for run in ["TWO", "THREE"] {
             let names = vec![MissingName { name: ".npmrc".into(), obeyed: Obeyed::AtOnce }];
-            let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
+            let list = WatchList { tree: scene.tree(), names, ..WatchList::default() };
             let state = scene.0.join(run);
-            let watch = Watch::start(missing, Keeper { run: run.into(), state: Some(state) });
+            let watch = Watch::start(list, StateOfRun { run: run.into(), dir: Some(state) });
             fs::write(scene.tree().join(".npmrc"), "evil").unwrap();
             assert_eq!(finish(&[watch.unwrap()]).named.len(), 2, "the name, and the quarantine");
         }
@@ -506,7 +512,7 @@ mod tests {
         let scene = Scene::new("renamed");
         scene.run("ONE");
         let there = fs::File::open(scene.tree()).unwrap();
-        aside(there.as_fd(), OsStr::new(DIRECTORY)).unwrap();
+        rename_aside(there.as_fd(), OsStr::new(QUARANTINE)).unwrap();
         for (item, standing) in &scene.aside("ONE").unwrap().items {
             assert!(matches!(standing, Standing::Here(_)), "{standing:?}");
             restore("ONE", item).unwrap();
@@ -605,9 +611,9 @@ mod tests {
         tidy(&scene.state(), two);
         // A run that goes on in the tree, or above it, may use the directory; one in another tree does not.
         for (tree, is_kept) in [(scene.tree(), true), (scene.0.clone(), true), (scene.state(), false)] {
-            let missing = Missing { tree, ..Missing::default() };
+            let list = WatchList { tree, ..WatchList::default() };
             let watch =
-                Watch::start(missing, Keeper { run: "LIVE".into(), state: Some(scene.state()) }).unwrap();
+                Watch::start(list, StateOfRun { run: "LIVE".into(), dir: Some(scene.state()) }).unwrap();
             let journal = Journal::write(&scene.state(), "LIVE", &[watch]).unwrap();
             remove_empty_directories(&scene.state());
             assert_eq!(scene.quarantine().join(IGNORE).exists(), is_kept);

@@ -15,7 +15,7 @@ use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{add_watch_for, aside, entries, kind, let_in, open_beneath};
+use super::descriptors::{add_watch_for, entries, kind, open_beneath, rename_aside, retry_opened};
 use super::git_names::{is_no_number, is_old_head, operation_of};
 use super::repository::is_searched;
 use super::{Leftover, Watch};
@@ -86,7 +86,7 @@ impl NewLinks {
     pub(super) fn note(&mut self, event: &InotifyEvent, watches: &[Watch]) {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             let tops = watches.iter().enumerate().flat_map(|(watch, it)| {
-                let tops = it.missing.repositories.iter().enumerate();
+                let tops = it.list.repositories.iter().enumerate();
                 tops.map(move |(repository, path)| {
                     (RepositoryDir { watch, repository, path: path.into() }, None)
                 })
@@ -137,7 +137,7 @@ impl NewLinks {
                     "the stage has made more than {DIRS} directories in repositories"
                 )));
             }
-            for entry in let_in(dir.as_fd(), || entries(dir.as_fd()))? {
+            for entry in retry_opened(dir.as_fd(), || entries(dir.as_fd()))? {
                 let (name, kind) = entry?;
                 if kind != Some(Type::File) || operation_in(watches, &place).is_some() {
                     self.due.push((place.clone(), Some(name)));
@@ -156,11 +156,11 @@ impl NewLinks {
         taken: &mut Vec<Taken>,
     ) -> io::Result<()> {
         let (Some(repository), Some(contents)) =
-            (watch.missing.repositories.get(place.repository), watch.contents.get(place.repository))
+            (watch.list.repositories.get(place.repository), watch.contents.get(place.repository))
         else {
             return Ok(());
         };
-        let stat = match let_in(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)) {
+        let stat = match retry_opened(dir.as_fd(), || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)) {
             Ok(stat) => stat,
             Err(Errno::ENOENT) => return Ok(()),
             Err(errno) => return Err(errno.into()),
@@ -173,7 +173,7 @@ impl NewLinks {
         {
             self.take(place, dir, name, path, taken)?;
         } else if kind(&stat) == SFlag::S_IFLNK {
-            let Ok(target) = let_in(dir.as_fd(), || readlinkat(dir, name)) else { return Ok(()) };
+            let Ok(target) = retry_opened(dir.as_fd(), || readlinkat(dir, name)) else { return Ok(()) };
             let is_known = contents.has_link(&path, &target, watch.keys)
                 || !contents.knows(&place.path, watch.keys)
                 || is_old_head(name, Path::new(&target));
@@ -198,7 +198,7 @@ impl NewLinks {
                 "the stage has made what git obeys in repositories {MOST} times"
             )));
         }
-        match let_in(dir.as_fd(), || aside(dir.as_fd(), name)) {
+        match retry_opened(dir.as_fd(), || rename_aside(dir.as_fd(), name)) {
             Ok(name) => taken.push(Taken { watch: place.watch, dir: dir.try_clone()?, path, name }),
             Err(Errno::ENOENT) => {}
             Err(errno) => return Err(errno.into()),
@@ -209,14 +209,14 @@ impl NewLinks {
 
 /// Returns the operation that a directory is of, if it has files that must hold numbers.
 fn operation_in(watches: &[Watch], place: &RepositoryDir) -> Option<&'static str> {
-    let repository = watches.get(place.watch)?.missing.repositories.get(place.repository)?;
+    let repository = watches.get(place.watch)?.list.repositories.get(place.repository)?;
     operation_of(Path::new(repository), &place.path)
 }
 
 /// Watches a directory for new entries, and for changes of the files in it that must hold numbers.
 fn watch_dir(inotify: &Inotify, dir: &OwnedFd, operation: Option<&str>) -> nix::Result<WatchDescriptor> {
     let more = if operation.is_some() { AddWatchFlags::IN_MODIFY } else { AddWatchFlags::empty() };
-    let_in(dir.as_fd(), || add_watch_for(inotify, dir, more))
+    retry_opened(dir.as_fd(), || add_watch_for(inotify, dir, more))
 }
 
 /// Opens a directory of a repository; `None` where there is none any more, or it is another user's and closed.

@@ -201,7 +201,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
     use std::path::{Path, PathBuf};
 
-    use super::super::{FurtherDown, Journal, Keeper, Missing, Watch, finish, settle_interrupted};
+    use super::super::{FurtherDown, Journal, StateOfRun, Watch, WatchList, finish, settle_interrupted};
     use super::*;
     use rustix::fs::{XattrFlags, setxattr};
 
@@ -243,16 +243,16 @@ mod tests {
                 name: name.into(),
                 obeyed: crate::protected::Obeyed::AtOnce,
             };
-            let missing = Missing {
+            let list = WatchList {
                 tree: tree.clone(),
                 names: ["a/b/.git/info/attributes", ".cargo/config"].map(name).into(),
                 further: further.into(),
                 repositories: vec!["a/b/.git".into()],
                 covered: [String::from("tools/hooks")].into(),
-                ..Missing::default()
+                ..WatchList::default()
             };
             let watch =
-                Watch::start(missing, Keeper { run: "RUN".into(), state: Some(state.clone()) }).unwrap();
+                Watch::start(list, StateOfRun { run: "RUN".into(), dir: Some(state.clone()) }).unwrap();
             dirs.iter().for_each(|(dir, _, during, _)| set(&tree.join(dir), *during));
             let listed = tree.join("a/b/.git");
             let has_lists =
@@ -291,18 +291,18 @@ mod tests {
         fs::create_dir_all(&dirs[1]).unwrap();
         set(&dirs[0], 0o755);
         set(&dirs[1], 0o1770);
-        let missing = Missing {
+        let list = WatchList {
             tree: tree.clone(),
             names: vec![super::super::MissingName {
                 name: ".cargo/config".into(),
                 obeyed: crate::protected::Obeyed::WhenStarted,
             }],
             covered: [String::from("held")].into(),
-            ..Missing::default()
+            ..WatchList::default()
         };
         let start = |run: &str| {
-            let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
-            let watches = Watch::start_all([missing.clone()], &keeper).unwrap();
+            let state_of_run = StateOfRun { run: run.into(), dir: Some(state.clone()) };
+            let watches = Watch::start_all([list.clone()], &state_of_run).unwrap();
             let journal = Journal::write(&state, run, &watches).unwrap();
             (watches, journal)
         };
@@ -334,8 +334,8 @@ mod tests {
             set(&tree.join(dir), 0o755);
         }
         let covered = [String::from("held")].into();
-        let missing = Missing { tree: tree.clone(), covered, ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: tree.clone(), covered, ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         (tree, watch)
     }
 

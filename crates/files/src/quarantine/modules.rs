@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, kind, open_beneath, open_file, retry_opened};
 use super::git_names::{MODULES, WORKTREES, is_fan_out, is_old_head, is_repository_name};
 use crate::git_path::gitdir_path;
 use crate::protected::GIT_LINK;
@@ -129,7 +129,7 @@ impl Modules {
                 if is_long || !room.take_directory(&at) { None } else { open_beneath(tree, &at).ok() };
             let Some(open) = opened else { continue };
             let has = |name: &str| {
-                let_in(open.as_fd(), || fstatat(&open, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
+                retry_opened(open.as_fd(), || fstatat(&open, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
             };
             // There are files of this name among the branches and in the logs.
             let is_module = has("HEAD")
@@ -153,7 +153,8 @@ impl Modules {
             }
             for (name, target) in links {
                 let leads_to_file = || {
-                    let end = let_in(open.as_fd(), || fstatat(&open, name.as_os_str(), AtFlags::empty()));
+                    let end =
+                        retry_opened(open.as_fd(), || fstatat(&open, name.as_os_str(), AtFlags::empty()));
                     end.is_ok_and(|end| kind(&end) == SFlag::S_IFREG)
                 };
                 let may_stay = within != Within::Names || is_module;
@@ -163,8 +164,9 @@ impl Modules {
             }
             // Most directories of a large submodule have nothing but objects in them.
             let is_leaf = |name: &OsString| {
-                let stat =
-                    |path: &Path| let_in(open.as_fd(), || fstatat(&open, path, AtFlags::AT_SYMLINK_NOFOLLOW));
+                let stat = |path: &Path| {
+                    retry_opened(open.as_fd(), || fstatat(&open, path, AtFlags::AT_SYMLINK_NOFOLLOW))
+                };
                 within == Within::Submodule
                     && is_fan_out(name)
                     && stat(Path::new(name)).is_ok_and(|stat| stat.st_nlink == 2)
@@ -270,13 +272,13 @@ fn list_worktrees(tree: &File, repository: &Path, room: &mut Room) -> Vec<PathBu
 /// Lists the directories and the links in a directory, the latter with their targets.
 fn list_open(dir: BorrowedFd<'_>, room: &mut Room) -> (Vec<OsString>, Vec<(OsString, OsString)>) {
     let (mut dirs, mut links) = Default::default();
-    let Ok(listed) = let_in(dir, || entries(dir)) else { return (dirs, links) };
+    let Ok(listed) = retry_opened(dir, || entries(dir)) else { return (dirs, links) };
     for (name, kind) in listed.flatten().take(room.entries).collect::<Vec<_>>() {
         room.entries -= 1;
         // Not every file system says what it is.
         let may_be = |this| kind.is_none_or(|kind| kind == this);
         if may_be(Type::Symlink)
-            && let Ok(target) = let_in(dir, || readlinkat(dir, name.as_os_str()))
+            && let Ok(target) = retry_opened(dir, || readlinkat(dir, name.as_os_str()))
         {
             links.push((name, target));
         } else if may_be(Type::Directory) {
@@ -290,7 +292,7 @@ fn list_open(dir: BorrowedFd<'_>, room: &mut Room) -> (Vec<OsString>, Vec<(OsStr
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::{Keeper, Missing, Watch, finish};
+    use super::super::{StateOfRun, Watch, WatchList, finish};
 
     use super::*;
 
@@ -319,9 +321,12 @@ mod tests {
                 if was_there {
                     make();
                 }
-                let missing =
-                    Missing { tree: tree.clone(), repositories: vec![".git".into()], ..Missing::default() };
-                let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+                let list = WatchList {
+                    tree: tree.clone(),
+                    repositories: vec![".git".into()],
+                    ..WatchList::default()
+                };
+                let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
                 if !was_there {
                     make();
                 }

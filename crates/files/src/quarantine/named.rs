@@ -40,7 +40,7 @@ impl Watch {
     /// Returns whether a place in a linked worktree is as it is in the repository's own working tree, where the stage has changed nothing: git
     /// has checked it out.
     fn is_copy(&self, git: &GitDir, work: &Path, path: &Path) -> io::Result<bool> {
-        let repository = git.config.strip_prefix(&self.missing.tree).unwrap_or(&git.config);
+        let repository = git.config.strip_prefix(&self.list.tree).unwrap_or(&git.config);
         let main = repository.parent().filter(|_| repository.ends_with(GIT_LINK));
         let (Some(main), Ok(below)) = (main, path.strip_prefix(work)) else { return Ok(false) };
         let original = main.join(below);
@@ -72,7 +72,7 @@ impl Watch {
     /// Lists the places of the tree that the configuration of a repository and the user's own name for it, and those to which links in the
     /// repository's directory lead, at names that git obeys. `work`: the working tree, if that directory does not name it.
     pub(super) fn named_by(&self, git: &GitDir, work: Option<&Path>) -> BTreeSet<PathBuf> {
-        let place = |path: &Path| self.missing.tree.join(path);
+        let place = |path: &Path| self.list.tree.join(path);
         let dir = place(&git.path);
         let mut works = vec![dir.clone()];
         works.extend(work.map(place));
@@ -109,7 +109,7 @@ impl Watch {
                 }
             }
         }
-        let everywhere = self.missing.everywhere.iter();
+        let everywhere = self.list.everywhere.iter();
         values.extend(everywhere.map(|it| (it.path.clone().into_os_string(), it.is_file)));
         for (value, is_file) in &values {
             let places = works.iter().map(|work| resolve_value(work, value, home));
@@ -126,7 +126,7 @@ impl Watch {
     /// Adds a path, and what it leads to. `is_file`: only a file counts.
     fn add_place(&self, path: &Path, is_file: bool, works: &[PathBuf], found: &mut BTreeSet<PathBuf>) {
         for path in [Some(self.first_link(clean(path))), path.canonicalize().ok()].into_iter().flatten() {
-            let Ok(below) = path.strip_prefix(&self.missing.tree) else { continue };
+            let Ok(below) = path.strip_prefix(&self.list.tree) else { continue };
             // A repository's directory, and its working tree, hold more than that.
             let is_above = works.iter().any(|work| work.starts_with(&path));
             let is_kind = || !is_file || fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
@@ -138,7 +138,7 @@ impl Watch {
 
     /// Returns the first link in the tree on the way to a path, or else the path: what is behind a link has another name.
     fn first_link(&self, path: PathBuf) -> PathBuf {
-        let above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.missing.tree));
+        let above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.list.tree));
         let links = above.filter(|above| fs::symlink_metadata(above).is_ok_and(|meta| meta.is_symlink()));
         links.last().map(Path::to_path_buf).unwrap_or(path)
     }

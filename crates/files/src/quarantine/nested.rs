@@ -15,13 +15,13 @@ use nix::dir::Type;
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, SFlag};
 
-use super::descriptors::{PATH_MAX, entries, kind, let_in, open_at, open_beneath, open_file, stat_in};
+use super::descriptors::{PATH_MAX, entries, kind, open_at, open_beneath, open_file, retry_opened, stat_in};
 use super::git_names::{WORKTREES, is_worktree};
 use super::modules::{GITDIR, GitDir, gitdir_of, is_git_dir, is_gits_own};
 use super::named::{repository_at, repository_of, top_of};
 use super::pointers::Pointer;
-use super::store::{DIRECTORY, RUNS};
-use super::{Leftover, Missing, Watch, is_open_repository};
+use super::store::{QUARANTINE, RUNS};
+use super::{Leftover, Watch, WatchList, is_open_repository};
 use crate::git_path::{git_file_path, git_file_target};
 use crate::protected::{self, GIT_LINK, REPOSITORIES};
 
@@ -73,7 +73,7 @@ impl Watch {
             found: Nested::default(),
         };
         let (mut directories, mut names) = (DIRECTORIES, ENTRIES);
-        if self.missing.is_git_open {
+        if self.list.is_git_open {
             search.next.clear();
         }
         while let Some((at, is_moved)) = search.next.pop() {
@@ -135,7 +135,7 @@ impl Watch {
         found.extend(links.filter_map(|at| self.settle_at(at, |_, _, stat| kind(stat) != SFlag::S_IFLNK)));
         for at in &nested.files {
             let was_there = |stat: &FileStat| {
-                let pointers = self.missing.pointers.iter().zip(&self.pointers);
+                let pointers = self.list.pointers.iter().zip(&self.pointers);
                 !self.may_have_changed(stat) && !self.is_new_pointer(at)
                     || pointers.into_iter().any(|(name, was)| Path::new(name) == at && was.is_file(stat))
             };
@@ -147,7 +147,7 @@ impl Watch {
             found.extend(self.settle_at(at, may_stay));
         }
         let unsearched = nested.unsearched.take();
-        found.extend(unsearched.map(|why| Leftover { path: self.missing.tree.clone(), moved: Err(why) }));
+        found.extend(unsearched.map(|why| Leftover { path: self.list.tree.clone(), moved: Err(why) }));
         found
     }
 
@@ -156,8 +156,8 @@ impl Watch {
     pub(super) fn has_unknown_pointer(&self, nested: &Nested, judged: &BTreeSet<PathBuf>) -> bool {
         let is_new = |at: &&PathBuf| self.stat(at).is_ok_and(|stat| self.may_have_changed(&stat));
         let unknown = nested.files.iter().filter(is_new).filter(|at| !self.leads_to_judged(at, judged));
-        let in_tree = |dir: &PathBuf| dir.starts_with(&self.missing.tree);
-        let target = |at: &PathBuf| git_file_target(&self.missing.tree.join(at), &self.read_pointer(at)?);
+        let in_tree = |dir: &PathBuf| dir.starts_with(&self.list.tree);
+        let target = |at: &PathBuf| git_file_target(&self.list.tree.join(at), &self.read_pointer(at)?);
         let unknown: Vec<_> = unknown.filter_map(target).filter(in_tree).collect();
         for _ in 0..LOOKS {
             if unknown.iter().all(is_git_dir) {
@@ -191,7 +191,7 @@ impl Watch {
             let to = git_file_path(&text).filter(|_| is_alone)?;
             let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
             let is_plain = parts.all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
-            git_file_target(&self.missing.tree.join(at), &text).filter(|_| is_plain)
+            git_file_target(&self.list.tree.join(at), &text).filter(|_| is_plain)
         };
         read().is_some_and(|to| judged.contains(&to))
     }
@@ -212,7 +212,7 @@ pub(super) fn obeyed_in_other(dir: &Path) -> impl Iterator<Item = &'static str> 
 impl Watch {
     /// Returns whether it is a repository's directory that was known at the start. What git obeys there is read-only for the stage.
     pub(super) fn is_known_repository(&self, at: &Path) -> bool {
-        let Missing { repositories, held, .. } = &self.missing;
+        let WatchList { repositories, held, .. } = &self.list;
         at.to_str().is_some_and(|at| repositories.iter().any(|known| known == at))
             || held.iter().any(|held| held.0 == at)
     }
@@ -236,7 +236,7 @@ impl Watch {
         &'a self,
         nested: &'a Nested,
     ) -> impl Iterator<Item = (Cow<'a, GitDir>, Option<&'a Path>)> {
-        let tree = &self.missing.tree;
+        let tree = &self.list.tree;
         // A repository may have several working trees, and names not each of them.
         let outer = nested.files.iter().filter_map(move |file| {
             let git = match self.read_pointer(file) {
@@ -249,11 +249,11 @@ impl Watch {
         // What the others name is read-only for the stage. A worktree near the top leads to one that is far.
         let is_far = |name: &String| Path::new(name).components().count() > SEARCHED;
         let was_missing = |name: &String| {
-            let pointers = self.missing.pointers.iter().zip(&self.pointers);
-            pointers.into_iter().any(|(known, was)| known == name && *was == Pointer::Missing)
+            let pointers = self.list.pointers.iter().zip(&self.pointers);
+            pointers.into_iter().any(|(known, was)| known == name && *was == Pointer::WatchList)
         };
-        let counts = move |name: &&String| !self.missing.is_git_open && (is_far(name) || was_missing(name));
-        let known = self.missing.repositories.iter().filter(counts).map(|name| {
+        let counts = move |name: &&String| !self.list.is_git_open && (is_far(name) || was_missing(name));
+        let known = self.list.repositories.iter().filter(counts).map(|name| {
             let git = GitDir { path: name.into(), config: name.into(), is_new: false };
             (Cow::Owned(git), None)
         });
@@ -265,7 +265,7 @@ impl Search<'_> {
     /// Notes what is in a directory.
     fn read(&mut self, at: &Path, is_moved: bool, dir: &OwnedFd, names: &mut usize) -> nix::Result<()> {
         let is_in_git = at.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK));
-        let listed = let_in(dir.as_fd(), || entries(dir.as_fd()))?;
+        let listed = retry_opened(dir.as_fd(), || entries(dir.as_fd()))?;
         let mut directories = Vec::new();
         for entry in listed.take(*names) {
             let (name, known) = entry?;
@@ -303,7 +303,7 @@ impl Search<'_> {
             match stat {
                 Some(stat) if self.is_start => self.watch.note_place(&path, &stat),
                 Some(stat) => self.watch.open_closed(&path, &stat, || {
-                    let_in(dir.as_fd(), || open_at(dir.as_fd(), Path::new(&name))).ok()
+                    retry_opened(dir.as_fd(), || open_at(dir.as_fd(), Path::new(&name))).ok()
                 }),
                 None => {}
             }
@@ -337,14 +337,14 @@ impl Search<'_> {
 
     /// Returns whether what is obeyed in a directory was there at the start, and is read-only for the stage.
     fn is_covered(&self, at: &Path) -> bool {
-        self.watch.missing.covered.iter().any(|covered| Path::new(covered).starts_with(at))
+        self.watch.list.covered.iter().any(|covered| Path::new(covered).starts_with(at))
     }
 
     /// Returns whether a directory has what exeat has moved. git enters nothing there.
     fn is_moved(&self, at: &Path, dir: &OwnedFd, name: &OsStr) -> bool {
-        let tree = &self.watch.missing.tree;
+        let tree = &self.watch.list.tree;
         name == RUNS
-            && at.ends_with(DIRECTORY)
-            && self.watch.keeper.has_made_at(&tree.join(at), tree, dir.as_fd())
+            && at.ends_with(QUARANTINE)
+            && self.watch.state_of_run.has_made_at(&tree.join(at), tree, dir.as_fd())
     }
 }

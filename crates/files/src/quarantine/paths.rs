@@ -14,12 +14,12 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
-use super::descriptors::{entries, id_of, kind, let_in, open_above, open_beneath, open_file};
+use super::descriptors::{entries, id_of, kind, open_above, open_beneath, open_file, retry_opened};
 use super::file_lists::{FILE_LISTS, PARTS, is_part, is_right_list};
 use super::git_names::{CONFLICTS, INDEX, NAMING, NUMBERS, is_no_number};
 use super::modules::GitDir;
 use super::path_room::PathRoom;
-use super::{DIRECTORY, Leftover, MAX_ENTRIES, Watch, is_repository};
+use super::{Leftover, MAX_ENTRIES, QUARANTINE, Watch, is_repository};
 use crate::git_config::{Setting, settings};
 use crate::index::check_entries;
 use crate::names::joined;
@@ -40,7 +40,7 @@ impl Watch {
         watches: &[&Self],
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
-        let mut room = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = self.later.paths.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
         for git in dirs.into_iter().take_while(|_| !is_over()) {
             found.extend(self.settle_paths_by(MAX_ENTRIES, git, &mut room, is_over));
@@ -58,8 +58,9 @@ impl Watch {
         is_over: &dyn Fn() -> bool,
     ) -> Vec<Leftover> {
         let Ok(dir) = open_beneath(&self.tree, &git.path) else { return Vec::new() };
-        let is_there =
-            |name: &str| let_in(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok();
+        let is_there = |name: &str| {
+            retry_opened(dir.as_fd(), || fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok()
+        };
         // Other directories have files of these names, too.
         if !git.is_held() && !git.path.ends_with(GIT_LINK) && !is_repository(is_there) {
             return Vec::new();
@@ -67,7 +68,7 @@ impl Watch {
         let mut found = self.settle_numbers(git);
         found.extend(self.settle_file_lists(most, git, &mut room.lists));
         let (shared, is_whole) =
-            let_in(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
+            retry_opened(dir.as_fd(), || shared_indexes(most, dir.as_fd())).unwrap_or_default();
         for name in NAMING.map(OsString::from).into_iter().chain(shared).take_while(|_| !is_over()) {
             let below = git.path.join(&name);
             // The index may build upon one that is not listed.
@@ -105,7 +106,7 @@ impl Watch {
         };
         FILE_LISTS.iter().for_each(|at| settle(Path::new(at)));
         let Ok(dir) = open_beneath(&self.tree, &git.path.join(PARTS)) else { return found };
-        let mut names = let_in(dir.as_fd(), || entries(dir.as_fd())).into_iter().flatten();
+        let mut names = retry_opened(dir.as_fd(), || entries(dir.as_fd())).into_iter().flatten();
         let parts = names.by_ref().take(most).flatten().filter(|(name, _)| is_part(name));
         parts.for_each(|(name, _)| settle(&Path::new(PARTS).join(name)));
         // One may be among too many names.
@@ -142,7 +143,7 @@ impl Watch {
         let read = [read(&git.config, "config"), read(&git.path, "config.worktree")];
         for setting in read.into_iter().flatten().flatten() {
             let Setting::Worktree(to) = setting else { continue };
-            let work = clean(&joined(&self.missing.tree, &git.path).join(OsStr::new(&to)));
+            let work = clean(&joined(&self.list.tree, &git.path).join(OsStr::new(&to)));
             let Some((watch, below)) = watch_of(watches, &work) else { continue };
             if open_beneath(&watch.tree, below).err() == Some(Errno::ELOOP)
                 && watch.is_new_way(Path::new(GIT_LINK), below)
@@ -169,7 +170,7 @@ fn is_right_index(file: &File, room: &mut PathRoom) -> bool {
 /// Returns the innermost tree that a place lies in, and the place below it.
 fn watch_of<'w, 'p>(watches: &[&'w Watch], place: &'p Path) -> Option<(&'w Watch, &'p Path)> {
     let around =
-        watches.iter().filter_map(|watch| Some((*watch, place.strip_prefix(&watch.missing.tree).ok()?)));
+        watches.iter().filter_map(|watch| Some((*watch, place.strip_prefix(&watch.list.tree).ok()?)));
     around.min_by_key(|(_, below)| below.components().count())
 }
 
@@ -191,7 +192,7 @@ fn is_file_of_tree(path: &[u8]) -> bool {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     path.split(|byte| *byte == b'/').all(|part| {
         // Nobody tracks what exeat has moved. git would enter a repository there as a submodule.
-        let is_quarantine = part.eq_ignore_ascii_case(DIRECTORY.as_bytes());
+        let is_quarantine = part.eq_ignore_ascii_case(QUARANTINE.as_bytes());
         !matches!(part, b"" | b"." | b"..") && !is_git_link(part) && !is_quarantine
     })
 }
@@ -221,7 +222,7 @@ fn is_git_link(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Keeper, Missing};
+    use super::super::{StateOfRun, WatchList};
     use super::*;
 
     /// An index may build upon a shared one that is among too many names.
@@ -232,8 +233,8 @@ mod tests {
         let empty = [&b"DIRC"[..], &2_u32.to_be_bytes(), &[0; 4], &[0; 20]].concat();
         fs::write(root.join(".git/index"), &empty).unwrap();
         fs::write(root.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-        let missing = Missing { tree: root.clone(), ..Missing::default() };
-        let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+        let list = WatchList { tree: root.clone(), ..WatchList::default() };
+        let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
         let git = GitDir { path: GIT_LINK.into(), config: GIT_LINK.into(), is_new: false };
         let settled = |most| watch.settle_paths_by(most, &git, &mut PathRoom::default(), &|| false).len();
         assert_eq!(settled(3), 0, "every name was read");

@@ -11,10 +11,10 @@ use std::path::{Component, Path, PathBuf};
 use nix::dir::Type;
 
 use super::Watch;
-use super::descriptors::{PATH_MAX, entries, let_in, open_at, open_beneath, open_file};
+use super::descriptors::{PATH_MAX, entries, open_at, open_beneath, open_file, retry_opened};
 use super::git_names::{MODULES, WORKTREES};
 use super::modules::gitdir_of;
-use super::store::DIRECTORY;
+use super::store::QUARANTINE;
 use crate::git_config::{self, Place};
 use crate::git_path::git_file_target;
 use crate::names::joined;
@@ -46,7 +46,7 @@ impl Watch {
     /// Returns whether a name of the tree is one of git's, and may stay: in a repository, or in a submodule or linked worktree that was known
     /// at the start.
     pub(super) fn may_stay_at(&self, name: &str, dir: BorrowedFd<'_>) -> bool {
-        let held = self.missing.held.iter().map(|held| held.0.as_path());
+        let held = self.list.held.iter().map(|held| held.0.as_path());
         let in_held = held.filter_map(|git| Some((git, Path::new(name).strip_prefix(git).ok()?.to_str()?)));
         let in_git = || {
             let at = name.rfind(GIT)? + GIT_LINK.len();
@@ -77,9 +77,9 @@ impl Watch {
         // git stands in the working tree, or else in the repository. A later stage could move one that is further down.
         let (work, at) = (work.unwrap_or(git), Path::new(at));
         let is_fixed = at.is_absolute() || work == Path::new("");
-        let is_in_tree = |path: &Path| path.starts_with(&self.missing.tree);
+        let is_in_tree = |path: &Path| path.starts_with(&self.list.tree);
         is_fixed
-            && !is_in_tree(&clean(&self.missing.tree.join(work).join(at)))
+            && !is_in_tree(&clean(&self.list.tree.join(work).join(at)))
             && self.place_of(work, at).is_some_and(|real| !is_in_tree(&real) && !self.is_of_exeat(&real))
     }
 
@@ -87,7 +87,7 @@ impl Watch {
     /// outer repository, and not among what is that repository's own. It leads back to the submodule: git would write to any other directory
     /// as well.
     fn is_submodules_tree(&self, git: &Path, to: &OsStr) -> bool {
-        let git = joined(&self.missing.tree, git);
+        let git = joined(&self.list.tree, git);
         let Some(outer) = self.outer_work(&git) else { return false };
         let to = Path::new(to);
         let mut parts = to.components().skip_while(|part| *part == Component::ParentDir);
@@ -95,27 +95,27 @@ impl Watch {
         let place = clean(&git.join(to));
         let is_in_outer = place.strip_prefix(&outer).is_ok_and(|below| {
             !below.as_os_str().is_empty()
-                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == DIRECTORY)
+                && !below.iter().any(|part| part.eq_ignore_ascii_case(GIT_LINK) || part == QUARANTINE)
         });
         let leads_back_in = |(path, tree): &(PathBuf, File)| {
             let dir = place.strip_prefix(path).ok().and_then(|below| open_beneath(tree, below).ok());
             dir.is_some_and(|dir| leads_back(dir.as_fd(), &place, &git).unwrap_or(false))
         };
-        let trees = self.trees.get();
+        let trees = self.later.trees.get();
         is_plain && is_in_outer && trees.is_some_and(|trees| trees.iter().any(leads_back_in))
     }
 
     /// Returns the working tree in which git makes the submodule that has this directory on the host: that of the outermost repository, or of
     /// the linked worktree. Then the words mean the same when all of it is moved.
     fn outer_work(&self, git: &Path) -> Option<PathBuf> {
-        let in_tree = git.ancestors().take_while(|above| above.starts_with(&self.missing.tree));
+        let in_tree = git.ancestors().take_while(|above| above.starts_with(&self.list.tree));
         let outer = in_tree.filter(|above| above.ends_with(GIT_LINK)).last()?;
         let mut parts = git.strip_prefix(outer).ok()?.iter();
         match (parts.next()?, parts.next(), parts.next()) {
             (first, ..) if first == MODULES => outer.parent().map(Path::to_path_buf),
             (first, Some(name), Some(third)) if first == WORKTREES && third == MODULES => {
                 let worktree = outer.join(WORKTREES).join(name);
-                let below = worktree.strip_prefix(&self.missing.tree).ok()?;
+                let below = worktree.strip_prefix(&self.list.tree).ok()?;
                 let gitdir = clean(&worktree.join(gitdir_of(&self.tree, below)?));
                 gitdir.parent().map(Path::to_path_buf)
             }
@@ -133,8 +133,8 @@ fn leads_back(work: BorrowedFd<'_>, place: &Path, git: &Path) -> io::Result<bool
 
 /// Returns whether a directory has nothing but such entries.
 fn has_only(dir: BorrowedFd<'_>, name: &str, is_right: impl Fn(&OsStr, Option<Type>) -> bool) -> bool {
-    let listed = let_in(dir, || open_at(dir, Path::new(name)))
-        .and_then(|dir| let_in(dir.as_fd(), || entries(dir.as_fd())));
+    let listed = retry_opened(dir, || open_at(dir, Path::new(name)))
+        .and_then(|dir| retry_opened(dir.as_fd(), || entries(dir.as_fd())));
     listed.is_ok_and(|entries| {
         entries
             .take(SAMPLES + 1)

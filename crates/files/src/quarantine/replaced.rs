@@ -10,7 +10,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::descriptors::{entries, id_of, kind, let_in, open_beneath, stat_in};
+use super::descriptors::{entries, id_of, kind, open_beneath, retry_opened, stat_in};
 use super::{Leftover, Watch, store};
 
 impl Watch {
@@ -19,7 +19,7 @@ impl Watch {
     /// # Errors
     /// Returns an error if another run does not release the lock in time.
     pub fn lock(&self) -> io::Result<Option<Flock<File>>> {
-        self.keeper.lock()
+        self.state_of_run.lock()
     }
 
     /// Replaces an entry of the tree with a file that has no name yet, and returns the new name of the old entry in the same directory. The
@@ -31,14 +31,16 @@ impl Watch {
     pub fn replace(&self, name: &Path, new: &File) -> io::Result<OsString> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
         let (old, draft) = (store::beside(), store::beside());
-        let replaced = let_in(above.as_fd(), || {
+        let replaced = retry_opened(above.as_fd(), || {
             linkat(&above, last, &above, old.as_str(), AtFlags::empty())?;
             link_unnamed(new, above.as_fd(), OsStr::new(&draft))?;
             renameat(&above, draft.as_str(), &above, last)
         });
         if let Err(errno) = replaced {
             for name in [&old, &draft] {
-                let _ = let_in(above.as_fd(), || unlinkat(&above, name.as_str(), UnlinkatFlags::NoRemoveDir));
+                let _ = retry_opened(above.as_fd(), || {
+                    unlinkat(&above, name.as_str(), UnlinkatFlags::NoRemoveDir)
+                });
             }
             return Err(errno.into());
         }
@@ -51,7 +53,7 @@ impl Watch {
     /// Returns errors of linkat(2), with `AlreadyExists` if something has the name. Nothing has changed then.
     pub fn give_name(&self, name: &Path, new: &File) -> io::Result<()> {
         let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
-        let_in(above.as_fd(), || link_unnamed(new, above.as_fd(), last)).map_err(io::Error::from)
+        retry_opened(above.as_fd(), || link_unnamed(new, above.as_fd(), last)).map_err(io::Error::from)
     }
 
     /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
@@ -59,7 +61,7 @@ impl Watch {
     pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Leftover {
         let above = self.above(name);
         let moved = above.and_then(|above| self.set_aside(above.as_fd(), old, name)).map_err(io::Error::from);
-        Leftover { path: self.missing.tree.join(name), moved }
+        Leftover { path: self.list.tree.join(name), moved }
     }
 
     /// Notes a file of exeat's own that replaces another one, so that other runs keep it. Call it with the lock.
@@ -67,13 +69,13 @@ impl Watch {
     /// # Errors
     /// Returns an error if the list cannot be written.
     pub fn note_own(&self, file: &File) -> io::Result<()> {
-        self.keeper.note_own(file)
+        self.state_of_run.note_own(file)
     }
 
     /// Whether a run of this user made this file. Call it with the lock.
     #[must_use]
     pub fn is_own(&self, file: &File) -> bool {
-        self.keeper.is_own(file)
+        self.state_of_run.is_own(file)
     }
 
     /// Opens a replaced file for reading. `old`: what [`Watch::replace`] has returned for the name.
@@ -83,7 +85,7 @@ impl Watch {
     pub fn open_replaced(&self, name: &Path, old: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let above = self.above(name)?;
-        Ok(File::from(let_in(above.as_fd(), || openat(&above, old, flags, Mode::empty()))?))
+        Ok(File::from(retry_opened(above.as_fd(), || openat(&above, old, flags, Mode::empty()))?))
     }
 
     /// Removes a replaced file. Call it if the new file has the same bytes. `old`: what [`Watch::replace`] has returned for the name.
@@ -92,7 +94,8 @@ impl Watch {
     /// Returns errors of unlinkat(2).
     pub fn remove_replaced(&self, name: &Path, old: &OsStr) -> io::Result<()> {
         let above = self.above(name)?;
-        let_in(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir)).map_err(io::Error::from)
+        retry_opened(above.as_fd(), || unlinkat(&above, old, UnlinkatFlags::NoRemoveDir))
+            .map_err(io::Error::from)
     }
 
     /// Moves aside the names that a killed exeat had given to replaced files, in the directories where something is read-only. By such a
@@ -101,7 +104,7 @@ impl Watch {
         // A run that goes on may be replacing a file: then the names are its own.
         let names: Vec<_> = match self.lock() {
             Ok(_lock) => {
-                self.missing.covered.iter().flat_map(|dir| self.replacements_in(Path::new(dir))).collect()
+                self.list.covered.iter().flat_map(|dir| self.replacements_in(Path::new(dir))).collect()
             }
             Err(_) => Vec::new(),
         };
@@ -116,7 +119,7 @@ impl Watch {
     fn remove_twin(&self, name: &Path) -> bool {
         let id = |name: &Path| self.stat(name).ok().map(|stat| id_of(&stat));
         let is_beside = |other: &&String| Path::new(other).parent() == name.parent();
-        let mut beside = self.missing.read_only.iter().filter(is_beside);
+        let mut beside = self.list.read_only.iter().filter(is_beside);
         let own = id(name);
         own.is_some()
             && beside.any(|other| id(Path::new(other)) == own)
@@ -127,10 +130,10 @@ impl Watch {
         let opened = open_beneath(&self.tree, dir);
         let Ok(opened) = opened else { return Vec::new() };
         let is_file = |name: &OsString| {
-            store::is_directory_name(name)
+            store::is_quarantine_name(name)
                 && stat_in(opened.as_fd(), name.as_os_str()).is_ok_and(|stat| kind(&stat) == SFlag::S_IFREG)
         };
-        let listed = let_in(opened.as_fd(), || entries(opened.as_fd()));
+        let listed = retry_opened(opened.as_fd(), || entries(opened.as_fd()));
         let names = listed.into_iter().flatten().flatten().map(|(name, _)| name).filter(is_file);
         names.map(|name| dir.join(name)).collect()
     }

@@ -19,9 +19,9 @@ use nix::unistd::geteuid;
 
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{Entry, entries, let_in, open_beneath, open_deep, random, stat_in};
+use super::descriptors::{Entry, entries, open_beneath, open_deep, random, retry_opened, stat_in};
 use super::git_names::{MODULES, NAMING, OF_WORKTREE, is_fan_out, is_old_head, is_repository_name};
-use super::store::{DIRECTORY, RUNS};
+use super::store::{QUARANTINE, RUNS};
 use crate::protected::{GIT_LINK, REPOSITORIES};
 
 mod settle;
@@ -230,7 +230,7 @@ impl Search<'_> {
                 }
             } else if is_operation(repository, at) {
                 let stat = || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-                let stat = if self.opens { let_in(dir.as_fd(), stat) } else { stat() };
+                let stat = if self.opens { retry_opened(dir.as_fd(), stat) } else { stat() };
                 if !matches!(stat, Err(Errno::ENOENT)) {
                     let version = stat.map(|stat| version(&stat)).map_err(|errno| errno as i32);
                     let file = self.keys.hash_one((at.join(&name).as_os_str(), version));
@@ -249,7 +249,7 @@ impl Search<'_> {
     fn names(&self, dir: &OwnedFd) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
         let names = || entries(dir.as_fd());
         if self.opens {
-            return let_in(dir.as_fd(), names);
+            return retry_opened(dir.as_fd(), names);
         }
         match names() {
             // Somebody else has closed it, and to a stage too.
@@ -265,7 +265,7 @@ pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
         !PASSED_OVER.iter().any(|known| name == *known)
     } else {
         // Where the tree itself is the directory of a repository.
-        let is_moved = name == RUNS && repository == Path::new("") && at == Path::new(DIRECTORY);
+        let is_moved = name == RUNS && repository == Path::new("") && at == Path::new(QUARANTINE);
         let Ok(at) = at.strip_prefix(repository) else { return true };
         let is_object = is_fan_out(name) && at == Path::new(OBJECTS);
         let is_store = name == OBJECTS && [LFS, ANNEX].iter().any(|tool| at == Path::new(tool));
@@ -286,7 +286,7 @@ fn is_operation(repository: &Path, at: &Path) -> bool {
 /// Returns the hash of a file that names paths, with its version.
 pub(super) fn naming_file(tree: &File, path: &Path, keys: Keys) -> Option<u64> {
     let (above, name) = (open_beneath(tree, path.parent()?).ok()?, path.file_name()?);
-    let stat = let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
+    let stat = retry_opened(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
     Some(keys.hash_one((path.as_os_str(), version(&stat))))
 }
 
@@ -353,7 +353,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::super::leftovers::Leftovers;
-    use super::super::{Keeper, Missing, Watch};
+    use super::super::{StateOfRun, Watch, WatchList};
     use super::*;
 
     struct Scene {
@@ -367,8 +367,8 @@ mod tests {
             let root = std::env::temp_dir().join(format!("repository-{name}-{}", std::process::id()));
             fs::create_dir_all(root.join(".git/logs/refs")).unwrap();
             let repositories = vec![".git".into()];
-            let missing = Missing { tree: root.clone(), repositories, ..Missing::default() };
-            Self { watch: Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap(), root }
+            let list = WatchList { tree: root.clone(), repositories, ..WatchList::default() };
+            Self { watch: Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap(), root }
         }
 
         fn link(&self, name: &str) {

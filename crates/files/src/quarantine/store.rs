@@ -20,25 +20,28 @@ use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::descriptors::{FileId, OpenedDir, entries, id_of, kind, let_in, open_above, open_at, random};
+use super::descriptors::{
+    FileId, OpenedDir, entries, id_of, kind, open_above, open_at, random, retry_opened,
+};
 use super::modes::set_mode;
 use crate::names::rename_new;
 
-/// The directory's name at the top of a tree.
-pub const DIRECTORY: &str = ".exeat-quarantine";
+/// The name of the quarantine, at the top of a tree.
+pub const QUARANTINE: &str = ".exeat-quarantine";
 /// The directory in it that has those of the runs. git adds no path through a directory of this name to an index (`is_ntfs_dotgit` of its
 /// path.c). It does not check an index that it reads: the end of a run does.
 pub(super) const RUNS: &str = "git~1";
-/// Whether a name in a tree is that of its [`DIRECTORY`], or of one that was moved out of the way.
+
+/// Whether a name in a tree is that of its quarantine, or of one that was moved out of the way.
 #[must_use]
-pub fn is_directory_name(name: &OsStr) -> bool {
-    let rest = name.as_encoded_bytes().strip_prefix(DIRECTORY.as_bytes());
+pub fn is_quarantine_name(name: &OsStr) -> bool {
+    let rest = name.as_encoded_bytes().strip_prefix(QUARANTINE.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
 }
 
-/// Returns a random name next to the directory, which nobody can have foreseen.
+/// Returns a random name next to the quarantine, which nobody can have foreseen.
 pub(super) fn beside() -> String {
-    format!("{DIRECTORY}.{:016x}", random())
+    format!("{QUARANTINE}.{:016x}", random())
 }
 
 /// The directory of manifests below the user's state directory. No stage sees it.
@@ -59,21 +62,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 16;
 /// No clock of a file system is coarser that keeps the time of creation in parts of a second: a tick of the kernel's is 10 ms at most.
 const TICK: Duration = Duration::from_millis(20);
-/// Directories in one another that are made for one thing. What was further down is put directly into the run's: a stage can make many
-/// things far down.
+/// Directories in one another that are made for one thing. What was further down is put directly into the run's: stages can make many.
 const DEEPEST: usize = 16;
 /// Things that are kept open for a tick.
 const FRESH: usize = 32;
 /// The longest manifest that is read.
 const LONGEST_MANIFEST: u64 = 64 << 20;
 
-/// The run that sets entries aside, and the place of its manifest.
+/// A run that sets entries aside, and the directory of its manifest.
 #[derive(Debug, Clone)]
-pub struct Keeper {
+pub struct StateOfRun {
     /// The run.
     pub run: String,
     /// The user's state directory. Without it exeat writes no manifests, and `exeat state` does not know the run.
-    pub state: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
 }
 
 /// An entry that was set aside: a line of a manifest.
@@ -90,13 +92,12 @@ pub struct Item {
     pub to: PathBuf,
     /// When it was moved, in seconds since 1970.
     pub at: u64,
-    /// The tree's [`DIRECTORY`].
+    /// The tree's quarantine.
     pub directory: DirectoryId,
     /// The empty directory that has its name instead, for as long as the stage runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placeholder: Option<FileId>,
-    /// The identity of the entry. A live stage can reach the quarantine and replace the entry there. It may also have written to a file
-    /// that it had open.
+    /// The identity of the entry. A live stage can replace the entry in the quarantine, and write to a file that it had open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<ItemId>,
 }
@@ -172,15 +173,15 @@ pub(super) fn open_item(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<File> 
 struct Known {
     #[serde(with = "crate::bytes")]
     path: PathBuf,
-    /// The identity of the [`DIRECTORY`], if exeat made it; otherwise this is an entry with that name that was renamed, or a directory of
+    /// The identity of the quarantine, if exeat made it; otherwise this is an entry with that name that was renamed, or a directory of
     /// temporary files.
     made: Option<DirectoryId>,
 }
 
-impl Keeper {
+impl StateOfRun {
     /// The directory of the manifests.
     pub(crate) fn manifests(&self) -> Option<PathBuf> {
-        self.state.as_ref().map(|state| state.join(MANIFESTS))
+        self.dir.as_ref().map(|dir| dir.join(MANIFESTS))
     }
 
     /// Takes the lock of the directory of the manifests: whoever holds it makes directories of trees.
@@ -226,10 +227,9 @@ impl Keeper {
         self.manifests().is_none_or(|dir| known(&dir).iter().any(|known| known.made == Some(id)))
     }
 
-    /// Whether exeat has made this directory, and it is where it was made; a mount can show it elsewhere, too. Without a list one at the
-    /// top of the tree counts.
+    /// Whether exeat has made this directory, and made it here: a mount can show it elsewhere. Without a list one at the tree's top counts.
     pub(super) fn has_made_at(&self, path: &Path, tree: &Path, dir: BorrowedFd<'_>) -> bool {
-        let Some(manifests) = self.manifests() else { return path == tree.join(DIRECTORY) };
+        let Some(manifests) = self.manifests() else { return path == tree.join(QUARANTINE) };
         let id_at = |path: &Path| DirectoryId::read(File::open(path).ok()?.as_fd()).ok();
         let id = DirectoryId::read(dir).ok();
         known(&manifests).iter().any(|known| id.is_some() && known.made == id && id_at(&known.path) == id)
@@ -372,12 +372,12 @@ pub(super) fn note_trusted_repository(state: &Path, id: DirectoryId) -> io::Resu
 }
 
 /// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their
-/// way and could not set aside, and each [`DIRECTORY`] in some directories.
+/// way and could not set aside, and each quarantine in some directories.
 #[must_use]
 pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
     let known = state.map(|state| known(&state.join(MANIFESTS))).unwrap_or_default();
     let known = known.into_iter().map(|known| known.path);
-    let all: BTreeSet<PathBuf> = known.chain(near.into_iter().map(|dir| dir.join(DIRECTORY))).collect();
+    let all: BTreeSet<PathBuf> = known.chain(near.into_iter().map(|dir| dir.join(QUARANTINE))).collect();
     all.into_iter().filter(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())).collect()
 }
 
@@ -390,7 +390,7 @@ pub(super) fn manifest_of(dir: &Path, run: &str) -> Vec<Item> {
     read_manifest(&manifest_in(dir, run))
 }
 
-/// Lists the trees in which exeat has made a [`DIRECTORY`], each with that.
+/// Lists the trees in which exeat has made a quarantine, each with that.
 pub(super) fn made_directories(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> {
     let tree = |known: Known| Some((known.path.parent()?.to_path_buf(), known.made?));
     known(manifests).into_iter().filter_map(tree).collect()
@@ -434,7 +434,7 @@ pub(super) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
 #[derive(Debug)]
 pub struct Store {
     dir: OwnedFd,
-    /// The [`DIRECTORY`] that it is in.
+    /// The quarantine that it is in.
     outer: OwnedFd,
     /// [`RUNS`] there.
     runs: OwnedFd,
@@ -445,7 +445,7 @@ pub struct Store {
     /// The tree's owner, where that is not this process's user.
     owner: Option<(Uid, Gid)>,
     directory: DirectoryId,
-    /// The present path, below the tree, of an entry that had the name of the [`DIRECTORY`] and was not exeat's.
+    /// The present path, below the tree, of an entry that had the name of the quarantine and was not exeat's.
     strange: Option<PathBuf>,
     inner: Mutex<Inner>,
 }
@@ -465,22 +465,22 @@ struct Inner {
 
 impl Store {
     /// Makes the run's directory in a tree.
-    pub(super) fn open(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<Self> {
+    pub(super) fn open(tree: BorrowedFd<'_>, path: &Path, state_of_run: &StateOfRun) -> io::Result<Self> {
         let (stat, owner) = (fstat(tree)?, owner_of(tree)?);
-        let _lock = keeper.lock()?;
+        let _lock = state_of_run.lock()?;
         let (mut strange, mut is_new) = (None, true);
-        let outer = match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
-            Ok(dir) if is_ours(&dir, &stat, keeper)? => {
+        let outer = match retry_opened(tree, || open_at(tree, Path::new(QUARANTINE))) {
+            Ok(dir) if is_ours(&dir, &stat, state_of_run)? => {
                 is_new = false;
                 dir
             }
             Err(Errno::ENOENT) => make_outer(tree, owner)?,
             // The stage's, whatever it is: it has no business under this name, and is set aside first.
             Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => {
-                let name = move_strange(tree, path, keeper)?;
+                let name = move_strange(tree, path, state_of_run)?;
                 let made = make_outer(tree, owner).inspect_err(|_| {
-                    let back = || rename_new(tree, name.as_str(), tree, DIRECTORY);
-                    let _ = let_in(tree, back);
+                    let back = || rename_new(tree, name.as_str(), tree, QUARANTINE);
+                    let _ = retry_opened(tree, back);
                 });
                 strange = Some(name);
                 made?
@@ -488,20 +488,20 @@ impl Store {
             Err(errno) => return Err(errno.into()),
         };
         let directory = DirectoryId::read(outer.as_fd())?;
-        let noted = if is_new { keeper.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
+        let noted = if is_new { state_of_run.note(path.join(QUARANTINE), Some(directory)) } else { Ok(()) };
         let runs = match make_fresh(outer.as_fd(), OsStr::new(RUNS), Mode::S_IRWXU, owner) {
             Err(Errno::EEXIST) => open_at(outer.as_fd(), Path::new(RUNS))?,
             other => other?,
         };
-        let mut name = keeper.run.clone();
+        let mut name = state_of_run.run.clone();
         let dir = match make_fresh(runs.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner) {
             Err(Errno::EEXIST) => {
-                name = format!("{}.{:016x}", keeper.run, random());
+                name = format!("{}.{:016x}", state_of_run.run, random());
                 make_fresh(runs.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner)?
             }
             other => other?,
         };
-        let (manifest, unlisted) = match keeper.manifest() {
+        let (manifest, unlisted) = match state_of_run.manifest() {
             Ok(manifest) => (manifest, noted.err()),
             Err(error) => (None, Some(error)),
         };
@@ -510,7 +510,7 @@ impl Store {
             dir,
             outer,
             runs,
-            place: [DIRECTORY, RUNS, &name].iter().collect(),
+            place: [QUARANTINE, RUNS, &name].iter().collect(),
             tree: path.to_path_buf(),
             owner,
             directory,
@@ -518,9 +518,9 @@ impl Store {
             inner: Mutex::new(inner),
         };
         if let Some(name) = strange {
-            let take = || store.take(tree, OsStr::new(&name), Path::new(DIRECTORY));
-            store.strange = Some(let_in(tree, take)?);
-            if let Some(dir) = keeper.manifests() {
+            let take = || store.take(tree, OsStr::new(&name), Path::new(QUARANTINE));
+            store.strange = Some(retry_opened(tree, take)?);
+            if let Some(dir) = state_of_run.manifests() {
                 forget(&dir, |known| known.path == path.join(&name));
             }
         }
@@ -596,22 +596,22 @@ impl Store {
         Ok(item)
     }
 
-    /// Gives the [`DIRECTORY`] and the run's directory in it their names back, which a live stage can take from them. Returns where what had
+    /// Gives the quarantine and the run's directory in it their names back, which a live stage can take from them. Returns where what had
     /// the names is now, below the tree, if the stage has put something there.
     pub(super) fn put_back(&self, tree: BorrowedFd<'_>) -> io::Result<Vec<PathBuf>> {
         let run = self.place.file_name().unwrap_or_default();
-        let outer = put_dir_back(tree, self.outer.as_fd(), tree, OsStr::new(DIRECTORY))?;
+        let outer = put_dir_back(tree, self.outer.as_fd(), tree, OsStr::new(QUARANTINE))?;
         let runs = put_dir_back(tree, self.runs.as_fd(), self.outer.as_fd(), OsStr::new(RUNS))?;
         let inner = put_dir_back(tree, self.dir.as_fd(), self.runs.as_fd(), run)?;
         let mut taken = Vec::new();
         for (dir, way) in [(tree, outer), (self.outer.as_fd(), runs), (self.runs.as_fd(), inner)] {
             let Some(way) = way else { continue };
-            taken.push(let_in(dir, || self.take(dir, OsStr::new(&way), Path::new(DIRECTORY)))?);
+            taken.push(retry_opened(dir, || self.take(dir, OsStr::new(&way), Path::new(QUARANTINE)))?);
         }
         Ok(taken)
     }
 
-    /// The identity of the [`DIRECTORY`].
+    /// The identity of the quarantine.
     pub(super) fn outer_id(&self) -> nix::Result<FileId> {
         fstat(&self.outer).map(|stat| id_of(&stat))
     }
@@ -624,7 +624,7 @@ impl Store {
         }
     }
 
-    /// Returns the present path, below the tree, of an entry that had the name of the [`DIRECTORY`] and was not exeat's.
+    /// Returns the present path, below the tree, of an entry that had the name of the quarantine and was not exeat's.
     pub(super) fn strange(&self) -> Option<&Path> {
         self.strange.as_deref()
     }
@@ -669,7 +669,7 @@ fn put_dir_back(
     to: BorrowedFd<'_>,
     name: &OsStr,
 ) -> io::Result<Option<String>> {
-    let there = let_in(to, || open_at(to, Path::new(name)));
+    let there = retry_opened(to, || open_at(to, Path::new(name)));
     let id = DirectoryId::read(dir)?;
     if there.is_ok_and(|there| DirectoryId::read(there.as_fd()).is_ok_and(|there| there == id)) {
         return Ok(None);
@@ -680,46 +680,46 @@ fn put_dir_back(
     let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
     let (above, last) = (open_above(tree, below)?, below.file_name().unwrap_or_default());
     let way = beside();
-    let is_taken = match let_in(to, || rename_new(to, name, to, way.as_str())) {
+    let is_taken = match retry_opened(to, || rename_new(to, name, to, way.as_str())) {
         Err(Errno::ENOENT) => false,
         moved => moved.map(|()| true)?,
     };
-    let_in(above.as_fd(), || let_in(to, || rename_into(above.as_fd(), last, to, name)))?;
+    retry_opened(above.as_fd(), || retry_opened(to, || rename_into(above.as_fd(), last, to, name)))?;
     Ok(is_taken.then_some(way))
 }
 
-/// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is
+/// Moves what has the name of the quarantine out of its way, and says how it is called until it is set aside. Where the run is
 /// killed before that, or it cannot be set aside, no later stage sees it all the same.
-fn move_strange(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<String> {
+fn move_strange(tree: BorrowedFd<'_>, path: &Path, state_of_run: &StateOfRun) -> io::Result<String> {
     let name = beside();
     // Without a list it is set aside like the rest.
-    let _ = keeper.note(path.join(&name), None);
-    let_in(tree, || rename_new(tree, DIRECTORY, tree, name.as_str()))?;
+    let _ = state_of_run.note(path.join(&name), None);
+    retry_opened(tree, || rename_new(tree, QUARANTINE, tree, name.as_str()))?;
     Ok(name)
 }
 
-/// Whether there is something in a tree under the name of the [`DIRECTORY`] that is not exeat's.
-pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
+/// Whether there is something in a tree under the name of the quarantine that is not exeat's.
+pub(super) fn is_strange(tree: BorrowedFd<'_>, state_of_run: &StateOfRun) -> bool {
     // A run that makes one just now has the lock.
-    let _lock = keeper.lock();
-    match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
-        Ok(dir) => !fstat(tree).is_ok_and(|tree| is_ours(&dir, &tree, keeper).unwrap_or(false)),
+    let _lock = state_of_run.lock();
+    match retry_opened(tree, || open_at(tree, Path::new(QUARANTINE))) {
+        Ok(dir) => !fstat(tree).is_ok_and(|tree| is_ours(&dir, &tree, state_of_run).unwrap_or(false)),
         // There is something, or the tree is a single file.
-        Err(_) => fstatat(tree, DIRECTORY, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok(),
+        Err(_) => fstatat(tree, QUARANTINE, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok(),
     }
 }
 
-/// Whether a [`DIRECTORY`] is one that exeat has made. That it was there before the stage started proves nothing: an earlier stage may
+/// Whether a quarantine is one that exeat has made. That it was there before the stage started proves nothing: an earlier stage may
 /// have made it. One that a stage has opened to other users is closed again. Its mode is also the mask of its access control list
 /// (acl(5)). Without a list of what exeat has made, an open one is not exeat's.
-fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> {
+fn is_ours(dir: &OwnedFd, tree: &FileStat, state_of_run: &StateOfRun) -> io::Result<bool> {
     let stat = fstat(dir)?;
     let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
-    if !is_private || !keeper.has_made(DirectoryId::read(dir.as_fd())?) {
+    if !is_private || !state_of_run.has_made(DirectoryId::read(dir.as_fd())?) {
         return Ok(false);
     }
     if stat.st_mode & 0o7777 != Mode::S_IRWXU.bits() {
-        if keeper.manifests().is_none() {
+        if state_of_run.manifests().is_none() {
             return Ok(false);
         }
         set_mode(dir.as_fd(), Mode::S_IRWXU)?;
@@ -727,9 +727,9 @@ fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> 
     Ok(true)
 }
 
-/// Makes the [`DIRECTORY`] of a tree, which git passes over.
+/// Makes the quarantine of a tree, which git passes over.
 fn make_outer(tree: BorrowedFd<'_>, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
-    let dir = let_in(tree, || make_fresh(tree, OsStr::new(DIRECTORY), Mode::S_IRWXU, owner))?;
+    let dir = retry_opened(tree, || make_fresh(tree, OsStr::new(QUARANTINE), Mode::S_IRWXU, owner))?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     if let Ok(file) = openat(&dir, ".gitignore", flags, Mode::S_IRUSR | Mode::S_IWUSR) {
         let mut file = File::from(file);

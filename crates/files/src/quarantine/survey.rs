@@ -13,7 +13,9 @@ use std::thread::{self, JoinHandle};
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use super::descriptors::{entries, kind, let_in, open_above, open_at, open_beneath, open_file, stat_in};
+use super::descriptors::{
+    entries, kind, open_above, open_at, open_beneath, open_file, retry_opened, stat_in,
+};
 use super::git_names::NAMING;
 use super::journal::add_noted;
 use super::modules::GITDIR;
@@ -210,11 +212,11 @@ impl Watch {
         if kind(&stat) != SFlag::S_IFDIR {
             return Ok(());
         }
-        let top = let_in(above.as_fd(), || open_at(above.as_fd(), Path::new(name)))?;
+        let top = retry_opened(above.as_fd(), || open_at(above.as_fd(), Path::new(name)))?;
         let (mut next, mut left) = (vec![PathBuf::new()], ENTRIES);
         while let Some(at) = next.pop() {
-            let dir = let_in(top.as_fd(), || open_at(top.as_fd(), &at))?;
-            for entry in let_in(dir.as_fd(), || entries(dir.as_fd()))? {
+            let dir = retry_opened(top.as_fd(), || open_at(top.as_fd(), &at))?;
+            for entry in retry_opened(dir.as_fd(), || entries(dir.as_fd()))? {
                 let (name, _) = entry?;
                 left = left.checked_sub(1).ok_or(io::ErrorKind::ArgumentListTooLong)?;
                 let stat = stat_in(dir.as_fd(), &name)?;
@@ -232,7 +234,7 @@ mod tests {
     use std::fs::{self, File};
 
     use super::super::times::Devices;
-    use super::super::{Keeper, Missing, finish};
+    use super::super::{StateOfRun, WatchList, finish};
     use super::*;
 
     /// A tmpfs keeps no time of what is written by a map of the memory.
@@ -255,8 +257,8 @@ mod tests {
             fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
             fs::write(git.join("hooks/pre-push"), &large).unwrap();
             File::create(git.join("hooks/tool")).unwrap().set_len(more).unwrap();
-            let missing = Missing { tree: tree.clone(), ..Missing::default() };
-            let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+            let list = WatchList { tree: tree.clone(), ..WatchList::default() };
+            let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
             watch.times.devices.set(Devices::without_times()).unwrap();
             watch.note_nested(&|| false);
             watch.stage_starts();

@@ -11,13 +11,13 @@ fn scratch(name: &str) -> PathBuf {
     root
 }
 
-fn missing(names: &[&str]) -> Vec<MissingName> {
-    let missing = |name: &&str| MissingName { name: (*name).into(), obeyed: Obeyed::AtOnce };
-    names.iter().map(missing).collect()
+fn list(names: &[&str]) -> Vec<MissingName> {
+    let list = |name: &&str| MissingName { name: (*name).into(), obeyed: Obeyed::AtOnce };
+    names.iter().map(list).collect()
 }
 
-fn start(missing: Missing) -> io::Result<Watch> {
-    Watch::start(missing, Keeper { run: "RUN".into(), state: None })
+fn start(list: WatchList) -> io::Result<Watch> {
+    Watch::start(list, StateOfRun { run: "RUN".into(), dir: None })
 }
 
 fn done(watch: Watch) -> Vec<Leftover> {
@@ -25,31 +25,31 @@ fn done(watch: Watch) -> Vec<Leftover> {
 }
 
 fn watch(root: &Path) -> Watch {
-    start(Missing {
+    start(WatchList {
         tree: root.join("tree"),
-        names: missing(&[".git/hooks", ".envrc"]),
+        names: list(&[".git/hooks", ".envrc"]),
         patterns: Vec::new(),
         links: vec![("link".into(), "x".into())],
         pointers: Vec::new(),
         bare: Vec::new(),
         repositories: Vec::new(),
         held: Vec::new(),
-        ..Missing::default()
+        ..WatchList::default()
     })
     .unwrap()
 }
 
 fn watch_git(root: &Path) -> Watch {
-    start(Missing {
+    start(WatchList {
         tree: root.join("tree"),
-        names: missing(&[".git/hooks"]),
+        names: list(&[".git/hooks"]),
         patterns: Vec::new(),
         links: Vec::new(),
         pointers: vec![".git".into()],
         bare: Vec::new(),
         repositories: vec![".git".into()],
         held: Vec::new(),
-        ..Missing::default()
+        ..WatchList::default()
     })
     .unwrap()
 }
@@ -83,7 +83,7 @@ fn b12_moves_the_names_that_appear_and_leaves_no_stubs() {
         let runs = names_in(aside_of(&root.join("tree"), "RUN").parent().unwrap());
         assert_eq!(runs.len(), number + 1, "one for each run: {runs:?}");
     }
-    let quarantine = root.join("tree").join(DIRECTORY);
+    let quarantine = root.join("tree").join(QUARANTINE);
     assert_eq!(fs::metadata(&quarantine).unwrap().permissions().mode() & 0o7777, 0o700);
     assert_eq!(fs::read(quarantine.join(".gitignore")).unwrap(), b"*\n");
     let moved = aside_of(&root.join("tree"), "RUN");
@@ -104,11 +104,19 @@ fn b12_moves_the_names_in_a_directory_that_was_left_alone() {
         obeyed: Obeyed::AtOnce,
     };
     let start = || {
-        let names = missing(&[".git/hooks", ".envrc", ".vscode", ".idea"]);
+        let names = list(&[".git/hooks", ".envrc", ".vscode", ".idea"]);
         let (pointers, bare) = (vec![".git".into()], vec!["HEAD".into()]);
         let links = vec![("link".into(), "x".into())];
         let patterns = vec![pattern.clone()];
-        start(Missing { tree: tree.clone(), names, patterns, links, pointers, bare, ..Missing::default() })
+        start(WatchList {
+            tree: tree.clone(),
+            names,
+            patterns,
+            links,
+            pointers,
+            bare,
+            ..WatchList::default()
+        })
     };
     fs::write(tree.join("mise.a.toml"), "").unwrap();
     settled(&tree);
@@ -163,7 +171,7 @@ fn b12_too_many_names_beside_a_pattern_are_told() {
         known: Vec::new(),
         obeyed: Obeyed::AfterConsent,
     };
-    let watch = start(Missing { tree: tree.clone(), patterns: vec![pattern], ..Missing::default() });
+    let watch = start(WatchList { tree: tree.clone(), patterns: vec![pattern], ..WatchList::default() });
     fs::write(tree.join("one"), "").unwrap();
     for number in 0..MAX_ENTRIES {
         // Links of one file are made sooner than files; 60 000 are more than some file systems allow.
@@ -192,13 +200,13 @@ fn b12_names_of_a_pattern_are_moved_but_for_those_that_were_there() {
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("mise.mine.toml"), "mine").unwrap();
     }
-    let watch = start(Missing { tree: tree.clone(), patterns, ..Missing::default() }).unwrap();
+    let watch = start(WatchList { tree: tree.clone(), patterns, ..WatchList::default() }).unwrap();
     for name in ["mise.x.toml", ".config/mise.y.toml", "mise.toml", "other.toml"] {
         fs::write(tree.join(name), "evil").unwrap();
     }
     let found = done(watch);
     assert!(found.len() == 2 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-    assert_eq!(names_in(&tree), [".config", DIRECTORY, "mise.mine.toml", "mise.toml", "other.toml"]);
+    assert_eq!(names_in(&tree), [".config", QUARANTINE, "mise.mine.toml", "mise.toml", "other.toml"]);
     assert_eq!(names_in(&tree.join(".config")), ["mise.mine.toml"]);
     fs::remove_dir_all(root).unwrap();
 }
@@ -222,7 +230,7 @@ fn a_file_that_is_replaced_while_it_is_judged_is_judged_again() {
     let root = scratch("again");
     let tree = root.join("tree");
     let watch = watch(&root);
-    watch.has_writer.set(|_| Ok(false)).unwrap();
+    watch.later.has_writer.set(|_| Ok(false)).unwrap();
     let looks = std::cell::Cell::new(0);
     let settle = |rights: usize| {
         looks.set(0);
@@ -249,20 +257,20 @@ fn a_file_that_is_replaced_while_it_is_judged_is_judged_again() {
 fn b12_a_link_on_the_way_is_moved() {
     let root = scratch("way");
     let tree = root.join("tree");
-    let missing = Missing {
+    let list = WatchList {
         tree: tree.clone(),
-        names: missing(&["a/b/c/name", "a/b/other"]),
+        names: list(&["a/b/c/name", "a/b/other"]),
         patterns: Vec::new(),
         links: Vec::new(),
         pointers: Vec::new(),
         bare: Vec::new(),
         repositories: Vec::new(),
         held: Vec::new(),
-        ..Missing::default()
+        ..WatchList::default()
     };
     fs::create_dir_all(root.join("outside/c")).unwrap();
     fs::write(root.join("outside/c/name"), "mine").unwrap();
-    let watch = start(missing).unwrap();
+    let watch = start(list).unwrap();
     fs::create_dir_all(tree.join("a")).unwrap();
     symlink("../../outside", tree.join("a/b")).unwrap();
     mode(&tree.join("a"), 0o500);
@@ -292,7 +300,7 @@ fn b12_a_bare_repository_is_none_afterwards() {
         let tree = root.join("tree");
         before.split_whitespace().for_each(|name| fs::create_dir(tree.join(name)).unwrap());
         let is_missing = |name: &&&str| !before.contains(**name);
-        let watch = start(Missing {
+        let watch = start(WatchList {
             tree: tree.clone(),
             names: Vec::new(),
             patterns: Vec::new(),
@@ -301,7 +309,7 @@ fn b12_a_bare_repository_is_none_afterwards() {
             bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
             repositories: Vec::new(),
             held: Vec::new(),
-            ..Missing::default()
+            ..WatchList::default()
         });
         // Links that lead nowhere may lead somewhere tomorrow.
         made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
@@ -318,15 +326,15 @@ fn b14_a_link_on_the_way_to_the_tree_is_not_followed() {
     let root = scratch("swapped");
     fs::rename(root.join("tree"), root.join("elsewhere")).unwrap();
     symlink("elsewhere", root.join("tree")).unwrap();
-    let missing = |tree: &str| Missing {
+    let list = |tree: &str| WatchList {
         tree: root.join(tree),
-        names: missing(&[".envrc"]),
+        names: list(&[".envrc"]),
         patterns: Vec::new(),
-        ..Missing::default()
+        ..WatchList::default()
     };
-    let error = start(missing("tree")).unwrap_err();
+    let error = start(list("tree")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(nix::libc::ELOOP), "{error}");
-    start(missing("elsewhere")).unwrap();
+    start(list("elsewhere")).unwrap();
     fs::remove_dir_all(root).unwrap();
 }
 
@@ -387,8 +395,8 @@ fn b12_moves_names_that_are_taken_or_too_long_in_the_quarantine() {
     let tree = root.join("tree");
     let long = format!("{}\u{fc}", "n".repeat(236));
     let longer = "\u{fc}".repeat(127);
-    let names = missing(&[".envrc", &long, &longer]);
-    let missing = Missing {
+    let names = list(&[".envrc", &long, &longer]);
+    let list = WatchList {
         tree: tree.clone(),
         names,
         patterns: Vec::new(),
@@ -397,9 +405,9 @@ fn b12_moves_names_that_are_taken_or_too_long_in_the_quarantine() {
         bare: Vec::new(),
         repositories: Vec::new(),
         held: Vec::new(),
-        ..Missing::default()
+        ..WatchList::default()
     };
-    let watch = start(missing).unwrap();
+    let watch = start(list).unwrap();
     for name in [".envrc", &long, &longer] {
         fs::write(tree.join(name), "evil").unwrap();
     }
@@ -407,7 +415,7 @@ fn b12_moves_names_that_are_taken_or_too_long_in_the_quarantine() {
     fs::create_dir_all(aside_of(&tree, "RUN").join(".envrc")).unwrap();
     let found = done(watch);
     assert!(found.len() == 4 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-    assert_eq!(found[3].path, tree.join(DIRECTORY), "the stage's own");
+    assert_eq!(found[3].path, tree.join(QUARANTINE), "the stage's own");
     for Leftover { path, moved } in &found[..3] {
         assert!(fs::symlink_metadata(path).is_err());
         assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
@@ -463,26 +471,26 @@ fn l08_the_quarantine_cannot_be_made_beforehand() {
         let root = scratch(&format!("forged-{number}"));
         let (tree, outside, state) = (root.join("tree"), root.join("outside"), root.join("state"));
         fs::create_dir(&outside).unwrap();
-        let names = missing(&[".envrc"]);
-        let missing = Missing { tree: tree.clone(), names, ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(state.clone()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let names = list(&[".envrc"]);
+        let list = WatchList { tree: tree.clone(), names, ..WatchList::default() };
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(state.clone()) };
+        let watch = Watch::start(list, state_of_run).unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
-        make(&tree.join(DIRECTORY), &outside);
+        make(&tree.join(QUARANTINE), &outside);
         let found = done(watch);
         let [Leftover { moved: Ok(moved), .. }, Leftover { path, moved: Ok(_) }] = &found[..] else {
             panic!("{found:?}")
         };
-        assert_eq!(*path, tree.join(DIRECTORY));
+        assert_eq!(*path, tree.join(QUARANTINE));
         assert_eq!(*moved, aside_of(&tree, "RUN").join(".envrc"));
         assert_eq!(fs::read(moved).unwrap(), b"evil");
-        assert!(fs::symlink_metadata(aside_of(&tree, "RUN").join(DIRECTORY)).is_ok());
+        assert!(fs::symlink_metadata(aside_of(&tree, "RUN").join(QUARANTINE)).is_ok());
         assert!(names_in(&outside).is_empty(), "the link was followed");
-        assert_eq!(names_in(&tree), [DIRECTORY], "nothing of the stage's is left beside it");
+        assert_eq!(names_in(&tree), [QUARANTINE], "nothing of the stage's is left beside it");
         // A second run finds the directory of the first one, and uses it.
-        assert_eq!(directories(Some(&state), []), BTreeSet::from([tree.join(DIRECTORY)]));
+        assert_eq!(directories(Some(&state), []), BTreeSet::from([tree.join(QUARANTINE)]));
         fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).unwrap();
-        mode(&aside_of(&tree, "RUN").join(DIRECTORY), 0o700);
+        mode(&aside_of(&tree, "RUN").join(QUARANTINE), 0o700);
         fs::remove_dir_all(root).unwrap();
     }
 }
@@ -496,7 +504,7 @@ fn l08_the_quarantine_gets_its_name_back() {
         let watch = watch(&root);
         fs::write(root.join("tree/.envrc"), "evil").unwrap();
         assert!(watch.settle_name(".envrc").is_some_and(|found| found.moved.is_ok()));
-        let (own, away) = (root.join("tree").join(DIRECTORY), root.join("tree/a"));
+        let (own, away) = (root.join("tree").join(QUARANTINE), root.join("tree/a"));
         fs::create_dir(&away).unwrap();
         fs::rename(&own, away.join("b")).unwrap();
         if has_other {
@@ -517,27 +525,27 @@ fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
     let root = scratch("adopted");
     let (tree, state) = (root.join("tree"), root.join("state"));
     let start = |run: &str| {
-        let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
-        Watch::start(missing, Keeper { run: run.into(), state: Some(state.clone()) }).unwrap()
+        let list = WatchList { tree: tree.clone(), names: list(&[".envrc"]), ..WatchList::default() };
+        Watch::start(list, StateOfRun { run: run.into(), dir: Some(state.clone()) }).unwrap()
     };
     let forge = || {
-        fs::create_dir(tree.join(DIRECTORY)).unwrap();
-        mode(&tree.join(DIRECTORY), 0o700);
+        fs::create_dir(tree.join(QUARANTINE)).unwrap();
+        mode(&tree.join(QUARANTINE), 0o700);
     };
     let watch = start("ONE");
     forge();
     let found = done(watch);
     let [Leftover { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((path, moved), (&tree.join(DIRECTORY), &aside_of(&tree, "ONE").join(DIRECTORY)));
+    assert_eq!((path, moved), (&tree.join(QUARANTINE), &aside_of(&tree, "ONE").join(QUARANTINE)));
     assert!(done(start("TWO")).is_empty(), "exeat's own stays");
     // One of which nobody knows any more who made it.
     // Moved, not removed: the file system may give its inode to the next directory.
-    fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
+    fs::rename(tree.join(QUARANTINE), root.join("away")).unwrap();
     forge();
     let watch = start("THREE");
     fs::write(tree.join(".envrc"), "evil").unwrap();
     assert_eq!(done(watch).len(), 2);
-    assert_eq!(fs::read(tree.join(DIRECTORY).join(".gitignore")).unwrap(), b"*\n");
+    assert_eq!(fs::read(tree.join(QUARANTINE).join(".gitignore")).unwrap(), b"*\n");
     fs::remove_dir_all(root).unwrap();
 }
 
@@ -547,14 +555,14 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
     let root = scratch("closed");
     let (tree, state) = (root.join("tree"), root.join("state"));
     for number in 0..3 {
-        let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
-        let keeper = Keeper { run: format!("RUN{number}"), state: Some(state.clone()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let list = WatchList { tree: tree.clone(), names: list(&[".envrc"]), ..WatchList::default() };
+        let state_of_run = StateOfRun { run: format!("RUN{number}"), dir: Some(state.clone()) };
+        let watch = Watch::start(list, state_of_run).unwrap();
         fs::write(tree.join(".envrc"), "evil").unwrap();
         // In the first round the tree has no quarantine yet; in the last one the stage made it.
         if number == 2 {
-            fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
-            fs::create_dir(tree.join(DIRECTORY)).unwrap();
+            fs::rename(tree.join(QUARANTINE), root.join("away")).unwrap();
+            fs::create_dir(tree.join(QUARANTINE)).unwrap();
         }
         mode(&tree, 0);
         let found = done(watch);
@@ -562,7 +570,7 @@ fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
         mode(&tree, 0o755);
         assert_eq!(found.len(), if number == 2 { 2 } else { 1 }, "{found:?}");
         assert!(found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-        assert_eq!(names_in(&tree), [DIRECTORY]);
+        assert_eq!(names_in(&tree), [QUARANTINE]);
     }
     assert_eq!(names_in(&root.join("away/git~1")), ["RUN0", "RUN1"]);
     fs::remove_dir_all(root).unwrap();
@@ -576,7 +584,7 @@ fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
     fs::write(root.join("tree/.envrc"), "evil").unwrap();
     // A file is in the way of the manifests.
     fs::write(root.join("state"), "").unwrap();
-    watch.keeper.state = Some(root.join("state"));
+    watch.state_of_run.dir = Some(root.join("state"));
     let told = finish(&[watch]);
     let [Leftover { moved: Ok(moved), .. }] = &told.named[..] else { panic!("{told:?}") };
     assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");
@@ -596,8 +604,8 @@ fn l08_more_names_of_a_pattern_than_are_read_at_once_are_moved() {
         known: vec!["m.known.toml".into()],
         obeyed: Obeyed::WhenStarted,
     };
-    let missing = Missing { tree: root.clone(), ..Missing::default() };
-    let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
+    let list = WatchList { tree: root.clone(), ..WatchList::default() };
+    let watch = Watch::start(list, StateOfRun { run: "RUN".into(), dir: None }).unwrap();
     let made = (0..10).map(|number| format!("m.{number}.toml"));
     for name in made.chain(["m.known.toml".into(), "other".into()]) {
         fs::write(root.join(name), "").unwrap();

@@ -18,18 +18,18 @@ const LINES: usize = 3;
 
 /// Returns the directory that prevents reading a path: the path itself or one above it. `None` if no stage of the caller could read
 /// or open it either.
-pub(super) fn keeper(path: &Path) -> Option<PathBuf> {
+pub(super) fn closed_directory_above(path: &Path) -> Option<PathBuf> {
     let place = follow(path).map_or_else(|| path.to_path_buf(), |(_, place)| place);
-    let (keeper, meta) =
+    let (closed, meta) =
         place.ancestors().find_map(|above| Some((above, fs::symlink_metadata(above).ok()?)))?;
     // Another user's, that lets nobody else in: root's stage may be that user.
     let caller = geteuid();
-    let is_in_reach = caller.is_root() || meta.uid() == caller.as_raw() || may_search(keeper).is_ok();
+    let is_in_reach = caller.is_root() || meta.uid() == caller.as_raw() || may_search(closed).is_ok();
     // What cannot be looked at in a directory that can be searched is a mount that does not answer: no stage closes anything so.
-    if *keeper != place && may_search(keeper).is_ok() {
+    if *closed != place && may_search(closed).is_ok() {
         return None;
     }
-    is_in_reach.then(|| keeper.to_path_buf())
+    is_in_reach.then(|| closed.to_path_buf())
 }
 
 /// Whether names in a directory can be looked up.

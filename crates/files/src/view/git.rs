@@ -18,13 +18,13 @@ use crate::git_path::{ReadPath, commondir_path, git_file_path, gitdir_path};
 use crate::names::{is_absent, true_name};
 use crate::protected::{self, is_first_part};
 use crate::quarantine::{
-    DirState, Live, NamedEverywhere, first_parts_in, is_directory_name, is_git_dir, is_gits_own,
+    DirState, Live, NamedEverywhere, first_parts_in, is_git_dir, is_gits_own, is_quarantine_name,
     is_repository,
 };
 use crate::walk::clean;
 use nix::unistd::geteuid;
 
-use super::closed::{keeper, may_search};
+use super::closed::{closed_directory_above, may_search};
 use crate::bounds::{LONGEST_PATH, Lookups, ResolvedPath, resolve_path};
 
 mod everywhere;
@@ -61,7 +61,7 @@ const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
 /// The findings in a tree, without anything outside of it.
 #[derive(Debug, Default)]
-pub(super) struct Obeyed {
+pub(super) struct GitFindings {
     /// Directories, each with names in it that git obeys. Not the tree itself, nor the `.git` in it.
     pub(super) directories: Vec<(PathBuf, Vec<&'static str>)>,
     /// Directories of submodules and linked worktrees, whether they are among these or beyond what there is room for.
@@ -95,15 +95,15 @@ pub(super) struct Around<'a> {
 }
 
 /// Looks into a tree.
-pub(super) fn obeyed(tree: &Path, around: Around<'_>) -> Obeyed {
+pub(super) fn obeyed(tree: &Path, around: Around<'_>) -> GitFindings {
     obeyed_within(tree, around, DIRECTORIES)
 }
 
-fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> Obeyed {
+fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> GitFindings {
     let mut search = Search::new(tree, around, most);
     // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
     for file in search.of_the_user() {
-        search.name(&file);
+        search.protect_named(&file);
     }
     search.everywhere();
     // All of them, as a stage can make the nearest invalid: git then goes on to the next.
@@ -116,18 +116,18 @@ fn obeyed_within(tree: &Path, around: Around<'_>, most: usize) -> Obeyed {
     }
     search.submodules();
     search.below();
-    search.further();
-    search.closed();
+    search.add_noted();
+    search.add_closed();
     search.found
 }
 
 /// Looks for what is further down in a tree and no repository's.
-pub(super) fn further_down(tree: &Path, around: Around<'_>) -> Obeyed {
+pub(super) fn further_down(tree: &Path, around: Around<'_>) -> GitFindings {
     let mut search = Search::new(tree, around, DIRECTORIES);
     search.below();
-    search.closed();
-    let Obeyed { closed, further, left, .. } = search.found;
-    Obeyed { closed, further, left, ..Obeyed::default() }
+    search.add_closed();
+    let GitFindings { closed, further, left, .. } = search.found;
+    GitFindings { closed, further, left, ..GitFindings::default() }
 }
 
 /// The values of configurations that name a place.
@@ -165,7 +165,7 @@ enum What {
 struct Search<'a> {
     tree: &'a Path,
     around: Around<'a>,
-    found: Obeyed,
+    found: GitFindings,
     /// Directories that are looked at: so many in `.git`, and so many further down.
     most: usize,
     /// Directories that can still be looked at.
@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
         Self {
             tree,
             around,
-            found: Obeyed::default(),
+            found: GitFindings::default(),
             most,
             room: most,
             names: NAMES,
@@ -207,17 +207,17 @@ impl<'a> Search<'a> {
             Ok(meta) if meta.is_dir() => Some(git),
             Err(error) if is_absent(&error) => None,
             Err(_) => {
-                self.shut(&git);
+                self.note_closed(&git);
                 None
             }
             // gitrepository-layout(5): a file that says where the directory is.
-            Ok(_) => self.path_in(&git, git_file_path).and_then(|path| self.real(&work.join(path))),
+            Ok(_) => self.path_in(&git, git_file_path).and_then(|path| self.resolve(&work.join(path))),
         };
         let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
         let dirs = by_git.into_iter().chain(itself.then(|| work.to_path_buf())).collect::<Vec<_>>();
         let of = |own: PathBuf| {
             let common = self.path_in(&own.join("commondir"), commondir_path);
-            let common = common.and_then(|common| self.real(&own.join(common)));
+            let common = common.and_then(|common| self.resolve(&own.join(common)));
             std::iter::once(own).chain(common).collect()
         };
         dirs.into_iter().map(of).collect()
@@ -238,26 +238,28 @@ impl<'a> Search<'a> {
     fn unread(&mut self, file: &Path, unread: &Unread) {
         let why = match unread {
             Unread::Absent => return,
-            Unread::Closed => return self.shut(file),
+            Unread::Closed => return self.note_closed(file),
             Unread::Kernel => "is the kernel's and is not read",
             Unread::Rest => "is too large to be read",
             Unread::Spent => "is too large to be read, with what was read before it",
         };
-        self.lose(format!("`{}` {why}: what it names is not protected", file.display()));
+        self.report_gap(format!("`{}` {why}: what it names is not protected", file.display()));
     }
 
     /// Notes what keeps a path from being looked at.
-    fn shut(&mut self, path: &Path) {
-        let Some(keeper) = keeper(path).filter(|keeper| keeper.starts_with(self.tree)) else { return };
-        if fs::symlink_metadata(&keeper).is_ok_and(|meta| meta.is_dir()) {
-            self.closed.insert(keeper);
+    fn note_closed(&mut self, path: &Path) {
+        let Some(closed) = closed_directory_above(path).filter(|closed| closed.starts_with(self.tree)) else {
+            return;
+        };
+        if fs::symlink_metadata(&closed).is_ok_and(|meta| meta.is_dir()) {
+            self.closed.insert(closed);
         } else {
-            self.lose(format!("`{}` cannot be read: what it names is not protected", keeper.display()));
+            self.report_gap(format!("`{}` cannot be read: what it names is not protected", closed.display()));
         }
     }
 
     /// Adds what could not be looked into, the oldest first: a stage may have closed as many as it likes.
-    fn closed(&mut self) {
+    fn add_closed(&mut self) {
         let closed = std::mem::take(&mut self.closed);
         let mut outer: Vec<PathBuf> = Vec::new();
         for dir in closed {
@@ -266,7 +268,7 @@ impl<'a> Search<'a> {
             }
         }
         if outer.len() > CLOSED {
-            self.lose(format!(
+            self.report_gap(format!(
                 "of {} directories in `{}` that are closed only the oldest {CLOSED} are protected: repositories may be in them",
                 outer.len(),
                 self.tree.display()
@@ -342,8 +344,10 @@ impl<'a> Search<'a> {
         }
         let children = self.oldest(children);
         if depth == 0 && !children.is_empty() {
-            return self
-                .lose(format!("submodules in `{}` lie too deep, and are not protected", dir.display()));
+            return self.report_gap(format!(
+                "submodules in `{}` lie too deep, and are not protected",
+                dir.display()
+            ));
         }
         for module in children {
             if fs::symlink_metadata(module.join("HEAD")).is_ok() {
@@ -411,7 +415,7 @@ impl<'a> Search<'a> {
             Ok(found) => found,
             Err(error) => {
                 if !is_absent(&error) {
-                    self.shut(dir);
+                    self.note_closed(dir);
                 }
                 Default::default()
             }
@@ -422,7 +426,7 @@ impl<'a> Search<'a> {
         let (mut found, mut first_parts) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(dir)? {
             if self.names == 0 {
-                self.lose_the_rest();
+                self.report_the_rest();
                 break;
             }
             self.names -= 1;
@@ -434,7 +438,7 @@ impl<'a> Search<'a> {
                 kind => Some(kind?),
             };
             // Another run may be making its quarantine now, and what is in there is nobody's repository.
-            if kind.is_some_and(|kind| kind.is_dir()) && !is_directory_name(&entry.file_name()) {
+            if kind.is_some_and(|kind| kind.is_dir()) && !is_quarantine_name(&entry.file_name()) {
                 found.push(entry.path());
             }
         }
@@ -448,7 +452,7 @@ impl<'a> Search<'a> {
     /// Returns as many of the directories as the bound allows, the oldest first.
     fn oldest(&mut self, mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
         if dirs.len() > self.room {
-            self.lose_the_rest();
+            self.report_the_rest();
             dirs.sort_by_cached_key(|path| born(path));
             dirs.truncate(self.room);
         }
@@ -456,8 +460,8 @@ impl<'a> Search<'a> {
         dirs
     }
 
-    fn lose_the_rest(&mut self) {
-        self.lose(format!(
+    fn report_the_rest(&mut self) {
+        self.report_gap(format!(
             "what programs on the host obey further down in `{}` may not be protected: it holds too much",
             self.tree.display()
         ));
@@ -467,7 +471,7 @@ impl<'a> Search<'a> {
     fn note_work(&mut self, is_unnamed: bool, work: PathBuf) {
         let is_there = |name: &str| fs::symlink_metadata(work.join(name)).is_ok();
         if fs::symlink_metadata(work.join(".git")).is_err_and(|error| !is_absent(&error)) {
-            return self.shut(&work.join(".git"));
+            return self.note_closed(&work.join(".git"));
         }
         if (is_there(".git") || is_repository(is_there)) && !is_of_other_run(self.around.live, &work) {
             self.note(is_unnamed, What::Work(work));
@@ -484,7 +488,7 @@ impl<'a> Search<'a> {
 
     /// Adds what was noted, and what is noted on the way. What has a working tree in sight comes before what a repository's
     /// directory holds, and loses no room to it: a stage makes what it likes in that directory.
-    fn further(&mut self) {
+    fn add_noted(&mut self) {
         let noted = std::mem::take(&mut self.next);
         let (works, held): (Vec<_>, Vec<_>) =
             noted.into_iter().partition(|it| matches!(it.what, What::Work(_)));
@@ -504,7 +508,7 @@ impl<'a> Search<'a> {
         let mut count = 0;
         for candidate in candidates {
             if count == room {
-                self.lose(format!(
+                self.report_gap(format!(
                     "{what} in `{}` beyond the first {REPOSITORIES} are not protected{}",
                     self.tree.display(),
                     if is_undated { "; its file system does not tell which are the oldest" } else { "" }
@@ -530,7 +534,8 @@ impl<'a> Search<'a> {
             What::Worktree(dir) => {
                 // Its working tree may lie anywhere.
                 let git = self.path_in(&dir.join("gitdir"), gitdir_path).map(|path| dir.join(path));
-                if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.real(work)) {
+                if let Some(work) = git.as_deref().and_then(Path::parent).and_then(|work| self.resolve(work))
+                {
                     self.work(&work);
                     self.outer_work(&work, &dir);
                 }
@@ -550,7 +555,7 @@ impl<'a> Search<'a> {
         if work.starts_with(self.tree) || !is_file(&git) {
             return;
         }
-        let to = self.path_in(&git, git_file_path).and_then(|path| self.real(&work.join(path)));
+        let to = self.path_in(&git, git_file_path).and_then(|path| self.resolve(&work.join(path)));
         if to.is_some_and(|to| to == dir) {
             self.found.outer_works.insert(git);
         }
@@ -578,7 +583,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn lose(&mut self, line: String) {
+    fn report_gap(&mut self, line: String) {
         if !self.found.left.contains(&line) {
             self.found.left.push(line);
         }
@@ -586,15 +591,15 @@ impl<'a> Search<'a> {
 
     /// Adds a path that a configuration names: where it leads, and what leads there. A stage cannot write what lies
     /// elsewhere, and protecting a directory above the tree would take all of the tree away.
-    fn name(&mut self, path: &Path) {
+    fn protect_named(&mut self, path: &Path) {
         if self.found.named.len() + self.found.turns.len() >= NAMED {
-            return self.lose(format!(
+            return self.report_gap(format!(
                 "what git's configuration names in `{}` beyond the first {NAMED} places is not protected",
                 self.tree.display()
             ));
         }
         if self.around.lookups.are_spent() || self.followed.contains(path) {
-            return self.lose_spent();
+            return self.report_spent();
         }
         self.followed.insert(path.to_path_buf());
         let Some(ResolvedPath { links, turns, place }) = self.follow(path) else { return };
@@ -603,8 +608,10 @@ impl<'a> Search<'a> {
         // A repository's own directory has to stay so, and so does the tree.
         let is_own = self.found.directories.iter().any(|(dir, _)| *dir == led);
         if is_own || led == self.tree || led == self.tree.join(".git") {
-            return self
-                .lose(format!("git's configuration names `{}` itself, which stays writable", led.display()));
+            return self.report_gap(format!(
+                "git's configuration names `{}` itself, which stays writable",
+                led.display()
+            ));
         }
         if is_inside(&led) {
             self.found.named.insert(led);
@@ -622,19 +629,19 @@ impl<'a> Search<'a> {
         files.extend(dirs.iter().flat_map(|dir| [dir.join("config"), dir.join("config.worktree")]));
         let own = dirs.first().map_or(work, PathBuf::as_path);
         let Values { hooks, programs, files, worktree } = self.values(files, own);
-        let tree = worktree.and_then(|value| self.real(&self.place(own, &value)));
+        let tree = worktree.and_then(|value| self.resolve(&self.place(own, &value)));
         // In a linked worktree of a submodule, `core.worktree` is that of the submodule.
         let works = || [Some(work), tree.as_deref()].into_iter().flatten();
         for value in hooks {
             // For a push, git stands in the repository's directory (githooks(5)).
             for base in works().chain(dirs.iter().map(PathBuf::as_path)) {
-                self.name(&self.place(base, &value));
+                self.protect_named(&self.place(base, &value));
             }
         }
         for work in works() {
             let programs = programs.iter().map(|value| self.place(work, value));
             let files = files.iter().map(|value| self.place(work, value)).filter(|file| file.is_file());
-            programs.chain(files).collect::<Vec<_>>().iter().for_each(|path| self.name(path));
+            programs.chain(files).collect::<Vec<_>>().iter().for_each(|path| self.protect_named(path));
         }
         tree
     }
@@ -659,7 +666,7 @@ impl<'a> Search<'a> {
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             if next == most {
-                self.lose(format!(
+                self.report_gap(format!(
                     "the configuration in `{}` includes too many files: what they name is not protected",
                     own.display()
                 ));
@@ -677,7 +684,7 @@ impl<'a> Search<'a> {
                     Setting::Worktree(value) => found.worktree = Some(value.clone()),
                     Setting::Include(value) => {
                         let path = self.place(above, value);
-                        self.name(&path);
+                        self.protect_named(&path);
                         // One more than are read, so that it is known.
                         if files.len() <= most && !files.contains(&path) {
                             files.push(path);
@@ -694,26 +701,29 @@ impl<'a> Search<'a> {
     fn follow(&mut self, path: &Path) -> Option<ResolvedPath> {
         let way = resolve_path(path, self.around.lookups);
         if way.is_none() && path.as_os_str().len() > LONGEST_PATH {
-            self.lose(format!(
+            self.report_gap(format!(
                 "a path that git is told in `{}` is longer than {LONGEST_PATH} bytes, and is passed over",
                 self.tree.display()
             ));
         } else if way.is_none() && !self.around.lookups.are_spent() {
-            self.lose(format!("`{}` leads through too many links and is not protected", path.display()));
+            self.report_gap(format!(
+                "`{}` leads through too many links and is not protected",
+                path.display()
+            ));
         }
-        self.lose_spent();
+        self.report_spent();
         way
     }
 
     /// Says that nothing more is followed, if that is so.
-    fn lose_spent(&mut self) {
+    fn report_spent(&mut self) {
         if self.around.lookups.are_spent() {
-            self.lose(too_much(self.tree));
+            self.report_gap(too_much(self.tree));
         }
     }
 
     /// Returns the real path of a path that may not exist.
-    fn real(&mut self, path: &Path) -> Option<PathBuf> {
+    fn resolve(&mut self, path: &Path) -> Option<PathBuf> {
         let way = self.follow(path)?;
         self.as_named(&way.place)
     }
@@ -721,7 +731,7 @@ impl<'a> Search<'a> {
     /// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
     fn as_named(&mut self, path: &Path) -> Option<PathBuf> {
         let named = as_named(path, self.around.lookups);
-        self.lose_spent();
+        self.report_spent();
         named
     }
 

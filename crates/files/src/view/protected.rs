@@ -12,15 +12,15 @@ use crate::listing::{Listing, lacks};
 use crate::names::{is_absent, links_in, open_plain};
 use crate::protected::{self, LetThrough, Obeyed};
 use crate::quarantine::{
-    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, Missing, MissingName, NamedEverywhere, Pattern,
-    REPOSITORY, is_repository,
+    DirState, FurtherDown, HeldDir, Live, MAX_ENTRIES, MissingName, Pattern, REPOSITORY, WatchList,
+    is_repository,
 };
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::Facts;
-use super::closed::{self, keeper};
+use super::closed::{self, closed_directory_above};
 use super::git;
 use crate::bounds::{Lookups, ResolvedPath, follow, resolve_path};
 use crate::fault::FileFault;
@@ -31,7 +31,7 @@ pub(super) struct Protected {
     /// Made read-only, by their places on the host.
     pub(super) paths: BTreeSet<PathBuf>,
     /// Watched.
-    pub(super) watched: Vec<Missing>,
+    pub(super) watched: Vec<WatchList>,
     /// `.git` files of linked worktrees outside of their repositories' trees.
     pub(super) outer_works: BTreeSet<PathBuf>,
     /// Names that are let through, by their places on the host, whether they exist or not.
@@ -68,7 +68,7 @@ impl Protected {
             let known = self.watched.iter().position(|it| it.tree == *tree);
             let at = known.unwrap_or(self.watched.len());
             if known.is_none() {
-                self.watched.push(Missing { tree: tree.clone(), ..Missing::default() });
+                self.watched.push(WatchList { tree: tree.clone(), ..WatchList::default() });
             }
             if let Some(watched) = self.watched.get_mut(at) {
                 watched.covered.insert(dir.to_owned());
@@ -102,6 +102,7 @@ pub(super) fn find(
         live,
         paths: BTreeSet::new(),
         watched: BTreeMap::new(),
+        missing: BTreeMap::new(),
         lost: Vec::new(),
         closed: BTreeSet::new(),
         outer_works: BTreeSet::new(),
@@ -128,11 +129,11 @@ pub(super) fn find(
         search.inside_of_git(tree, &names);
         search.on_the_way(tree, &names);
         if git_is_open {
-            let git::Obeyed { closed, further, left, .. } =
+            let git::GitFindings { closed, further, left, .. } =
                 git::further_down(tree, search.around(everywhere));
             search.closed.extend(closed);
             search.further(tree, further, let_through);
-            left.into_iter().for_each(|line| search.lose(line));
+            left.into_iter().for_each(|line| search.report_gap(line));
         } else {
             let further = search.obeyed_by_git(tree, everywhere);
             search.further(tree, further, let_through);
@@ -144,30 +145,14 @@ pub(super) fn find(
     }
     let whole = let_through.iter().filter(|name| name.is_whole()).map(|name| name.as_str().to_owned());
     let whole: Vec<String> = whole.collect();
-    let watched = search.watched.into_iter().map(|(tree, names)| {
-        let tree = tree.to_path_buf();
-        let Names { missing, patterns, links, pointers, bare, repositories, held, further, everywhere } =
-            names;
-        let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
-        let (removed, covered, read_only) = Default::default();
-        let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
-        Missing {
-            tree,
-            names,
-            removed,
-            patterns,
-            links,
-            pointers,
-            bare,
-            repositories,
-            held,
-            further,
-            let_through,
-            covered,
-            read_only,
-            everywhere,
-            is_git_open: git_is_open,
-        }
+    for ((tree, name), obeyed) in search.missing {
+        search.watched.entry(tree).or_default().names.push(MissingName { name, obeyed });
+    }
+    let watched = search.watched.into_iter().map(|(tree, list)| WatchList {
+        tree: tree.to_path_buf(),
+        let_through: if list.further.is_empty() { Vec::new() } else { whole.clone() },
+        is_git_open: git_is_open,
+        ..list
     });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {
@@ -208,20 +193,6 @@ type Further = Vec<(PathBuf, Option<DirState>, Vec<String>)>;
 /// Entries below the top of one tree that are protected. Each takes a mount, and so does the directory that it is in.
 const SETTINGS: usize = 128;
 
-/// Names in one tree that are watched.
-#[derive(Default)]
-struct Names {
-    missing: BTreeMap<String, Obeyed>,
-    patterns: Vec<Pattern>,
-    links: Vec<(String, PathBuf)>,
-    pointers: Vec<String>,
-    bare: Vec<String>,
-    repositories: Vec<String>,
-    held: Vec<HeldDir>,
-    further: Vec<FurtherDown>,
-    everywhere: Vec<NamedEverywhere>,
-}
-
 struct Search<'a> {
     trees: &'a BTreeSet<PathBuf>,
     /// Directories further down in which something is that the table has.
@@ -231,7 +202,10 @@ struct Search<'a> {
     /// Names that the stages of other runs made. They are not covered, because their own runs move them aside.
     live: &'a Live,
     paths: BTreeSet<PathBuf>,
-    watched: BTreeMap<&'a Path, Names>,
+    /// What is watched in each tree, but for the names that are missing.
+    watched: BTreeMap<&'a Path, WatchList>,
+    /// Names that are missing, each in its tree.
+    missing: BTreeMap<(&'a Path, String), Obeyed>,
     lost: Vec<String>,
     /// Directories that could not be looked into.
     closed: BTreeSet<PathBuf>,
@@ -298,13 +272,8 @@ impl<'a> Search<'a> {
         for dir in [Some(dir.to_path_buf()), real].into_iter().flatten() {
             let inner = self.trees.iter().filter(|tree| tree.starts_with(&dir)).cloned();
             self.paths.extend(inner);
-            if let Some((tree, below)) = self.tree_of(&dir) {
-                match below.to_str() {
-                    Some(below) => self.find_name(tree, below, Obeyed::WhenStarted),
-                    None => {
-                        self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display()))
-                    }
-                }
+            if let Some((tree, below)) = self.watchable(self.tree_of(&dir), &dir) {
+                self.find_name(tree, &below, Obeyed::WhenStarted);
             }
         }
     }
@@ -352,14 +321,10 @@ impl<'a> Search<'a> {
             self.find_name(&at, entry, obeyed);
         }
         known.extend(let_through);
-        let Some((tree, below)) = self.tree_of(&at).or_else(|| self.own_tree(&at)) else { return };
-        match below.to_str() {
-            Some(below) => {
-                let pattern = Pattern { dir: below.to_owned(), name: last.to_owned(), known, obeyed };
-                self.watched.entry(tree).or_default().patterns.push(pattern);
-            }
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", at.display())),
-        }
+        let found = self.tree_of(&at).or_else(|| self.own_tree(&at));
+        let Some((tree, dir)) = self.watchable(found, &at) else { return };
+        let pattern = Pattern { dir, name: last.to_owned(), known, obeyed };
+        self.watched.entry(tree).or_default().patterns.push(pattern);
     }
 
     /// Follows the way to a directory and lists it for the last part of a pattern. `None` where no way leads there, or the directory is
@@ -382,7 +347,7 @@ impl<'a> Search<'a> {
                 let some = entries.by_ref().take(MAX_ENTRIES);
                 names.extend(some.filter_map(|it| it.file_name().into_string().ok()));
                 if entries.next().is_some() {
-                    self.lose(format!(
+                    self.report_gap(format!(
                         "`{}` holds more than {MAX_ENTRIES} names: not all of `{last}` in it are protected",
                         at.display()
                     ));
@@ -390,8 +355,8 @@ impl<'a> Search<'a> {
             }
             Err(error) if is_absent(&error) => {}
             Err(_) => {
-                if let Some(keeper) = keeper(&at) {
-                    self.close(keeper);
+                if let Some(closed) = closed_directory_above(&at) {
+                    self.close(closed);
                     return None;
                 }
                 // In another user's directory, which the stage may rename away all the same and make anew.
@@ -405,17 +370,17 @@ impl<'a> Search<'a> {
         if is_absent(error) {
             return self.missing(path, obeyed);
         }
-        match keeper(path) {
-            Some(keeper) => self.close(keeper),
-            // As above.
+        match closed_directory_above(path) {
+            Some(closed) => self.close(closed),
+            // It is in another user's directory, which the stage may rename away and make anew.
             None => self.missing(path, obeyed),
         }
     }
 
     /// Makes a directory read-only that keeps a path from being read, if it is in a tree.
-    fn close(&mut self, keeper: PathBuf) {
-        let is_in_tree = self.trees.iter().any(|tree| keeper.starts_with(tree));
-        self.closed.extend(is_in_tree.then_some(keeper));
+    fn close(&mut self, closed: PathBuf) {
+        let is_in_tree = self.trees.iter().any(|tree| closed.starts_with(tree));
+        self.closed.extend(is_in_tree.then_some(closed));
     }
 
     /// Watches a missing name if it would be in a tree.
@@ -423,15 +388,9 @@ impl<'a> Search<'a> {
         if self.open.contains(path) {
             return;
         }
-        let Some((tree, below)) = self.tree_of(path) else { return };
-        match below.to_str() {
-            Some(below) => {
-                let names = self.watched.entry(tree).or_default();
-                let known = names.missing.entry(below.to_owned()).or_insert(obeyed);
-                *known = obeyed.min(*known);
-            }
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
-        }
+        let Some(name) = self.watchable(self.tree_of(path), path) else { return };
+        let known = self.missing.entry(name).or_insert(obeyed);
+        *known = obeyed.min(*known);
     }
 
     /// Follows the links of a name. The target is protected as far as a stage could write it, and each link that a stage could replace
@@ -441,7 +400,7 @@ impl<'a> Search<'a> {
             let is_spent = self.lookups.are_spent();
             let tree = self.tree_of(path).filter(|_| is_spent).map(|(tree, _)| git::too_much(tree));
             let line = || format!("`{}` leads through too many links and is not protected", path.display());
-            return self.lose(tree.unwrap_or_else(line));
+            return self.report_gap(tree.unwrap_or_else(line));
         };
         for link in links {
             let Some((tree, below)) = self.tree_of(&link) else { continue };
@@ -453,7 +412,7 @@ impl<'a> Search<'a> {
                         names.links.push(entry);
                     }
                 }
-                _ => self.lose(format!("the link `{}` cannot be watched", link.display())),
+                _ => self.report_gap(format!("the link `{}` cannot be watched", link.display())),
             }
         }
         if self.tree_of(&place).is_none() || self.open.contains(&place) {
@@ -477,6 +436,16 @@ impl<'a> Search<'a> {
         Some((self.trees.get(path)?, Path::new("")))
     }
 
+    /// Returns the tree that a path was found in, and its name there as the lists have it. A name that is not UTF-8 is reported.
+    fn watchable(&mut self, found: Option<(&'a Path, &Path)>, path: &Path) -> Option<(&'a Path, String)> {
+        let (tree, below) = found?;
+        let name = below.to_str();
+        if name.is_none() {
+            self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", path.display()));
+        }
+        Some((tree, name?.to_owned()))
+    }
+
     /// A `.git` that says in which directory the repository is.
     fn link(&mut self, path: &Path) {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()) && !self.live.has_made(path) {
@@ -489,11 +458,8 @@ impl<'a> Search<'a> {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
             return;
         }
-        let Some((tree, below)) = self.tree_of(path) else { return };
-        match below.to_str() {
-            Some(below) => self.watched.entry(tree).or_default().pointers.push(below.to_owned()),
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
-        }
+        let Some((tree, below)) = self.watchable(self.tree_of(path), path) else { return };
+        self.watched.entry(tree).or_default().pointers.push(below);
     }
 
     /// Jujutsu's repository, which a file may say the place of, too, relative to its own directory. The links on the way are
@@ -531,22 +497,20 @@ impl<'a> Search<'a> {
             let Some((tree, below)) = self.tree_of(&path) else { continue };
             match below.to_str() {
                 Some(below) => self.watched.entry(tree).or_default().bare.push(below.to_owned()),
-                None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", below.display())),
+                None => {
+                    self.report_gap(format!("`{}` cannot be watched: its name is not UTF-8", below.display()))
+                }
             }
         }
     }
 
     /// A repository's directory, which may be a tree itself.
     fn repository(&mut self, dir: &Path) {
-        let Some((tree, below)) = self.tree_of(dir).or_else(|| self.own_tree(dir)) else { return };
-        match below.to_str() {
-            Some(below) => {
-                let repositories = &mut self.watched.entry(tree).or_default().repositories;
-                if !repositories.iter().any(|known| known == below) {
-                    repositories.push(below.to_owned());
-                }
-            }
-            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
+        let found = self.tree_of(dir).or_else(|| self.own_tree(dir));
+        let Some((tree, below)) = self.watchable(found, dir) else { return };
+        let repositories = &mut self.watched.entry(tree).or_default().repositories;
+        if !repositories.contains(&below) {
+            repositories.push(below);
         }
     }
 
@@ -579,7 +543,7 @@ impl<'a> Search<'a> {
 
     /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &'a Path, everywhere: &git::Everywhere) -> Further {
-        let git::Obeyed {
+        let git::GitFindings {
             directories,
             held,
             outer_works,
@@ -614,7 +578,7 @@ impl<'a> Search<'a> {
             self.pointer(&turn);
         }
         for line in left {
-            self.lose(line);
+            self.report_gap(line);
         }
         further
     }
@@ -635,7 +599,7 @@ impl<'a> Search<'a> {
             }
             for entry in &entries {
                 if room == 0 {
-                    self.lose(format!(
+                    self.report_gap(format!(
                         "editor and agent settings and the like below the top of `{}` beyond the first {SETTINGS} are not protected",
                         tree.display()
                     ));
@@ -653,14 +617,9 @@ impl<'a> Search<'a> {
             if !entries.is_empty() {
                 self.further.insert(dir.clone());
             }
-            let Some((tree, below)) = self.tree_of(&dir) else { continue };
-            match below.to_str() {
-                Some(below) => {
-                    let it = FurtherDown { dir: below.to_owned(), known: entries, state };
-                    self.watched.entry(tree).or_default().further.push(it);
-                }
-                None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
-            }
+            let Some((tree, below)) = self.watchable(self.tree_of(&dir), &dir) else { continue };
+            let it = FurtherDown { dir: below, known: entries, state };
+            self.watched.entry(tree).or_default().further.push(it);
         }
     }
 
@@ -668,7 +627,9 @@ impl<'a> Search<'a> {
     /// read-only, and one that is missing is moved aside as a whole.
     fn let_through(&mut self, name: &LetThrough) -> Result<(), FileFault> {
         if name.is_whole() {
-            self.lose(format!("`{name}` is writable, and stays as the stage leaves it (--allow-write)"));
+            self.report_gap(format!(
+                "`{name}` is writable, and stays as the stage leaves it (--allow-write)"
+            ));
             return Ok(());
         }
         let mut is_any = self.trees.is_empty();
@@ -681,7 +642,7 @@ impl<'a> Search<'a> {
                 && matches!(links_in(tree, Path::new(name.as_str())), Ok(false));
             if is_there {
                 is_any = true;
-                self.lose(format!(
+                self.report_gap(format!(
                     "`{}` is writable, and stays as the stage leaves it (--allow-write)",
                     path.display()
                 ));
@@ -692,7 +653,7 @@ impl<'a> Search<'a> {
         if is_any { Ok(()) } else { Err(FileFault::NothingToLetThrough { name: name.clone() }) }
     }
 
-    fn lose(&mut self, line: String) {
+    fn report_gap(&mut self, line: String) {
         if !self.lost.contains(&line) {
             self.lost.push(line);
         }

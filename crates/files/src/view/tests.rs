@@ -378,7 +378,7 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     let all = scene.build(&Files::default(), &project, None);
     let some = scene.build(&Files { allow_write: allow_write.clone(), ..Files::default() }, &project, None);
     let watched = |built: &Built| -> BTreeSet<String> {
-        built.missing.iter().flat_map(|it| it.names.iter().map(|name| name.name.clone())).collect()
+        built.watched.iter().flat_map(|it| it.names.iter().map(|name| name.name.clone())).collect()
     };
     let gone: Vec<String> = watched(&all).difference(&watched(&some)).cloned().collect();
     assert_eq!(gone, [".cargo/config.toml", ".vscode"]);
@@ -389,7 +389,7 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     }
     let known = |built: &Built| {
         let pattern =
-            built.missing[0].patterns.iter().find(|it| it.name == "mise.*.toml" && it.dir.is_empty());
+            built.watched[0].patterns.iter().find(|it| it.name == "mise.*.toml" && it.dir.is_empty());
         pattern.unwrap().known.iter().cloned().collect::<BTreeSet<_>>()
     };
     assert_eq!(known(&all), BTreeSet::from(["mise.b.toml".into()]));
@@ -398,7 +398,7 @@ fn b12_a_name_that_is_let_through_is_not_watched() {
     // All names of a pattern, and a name that git's configuration has its hooks in.
     let built =
         scene.build(&Files { allow_write: names(&["mise.*.toml"]), ..Files::default() }, &project, None);
-    assert!(!built.missing[0].patterns.iter().any(|it| it.name == "mise.*.toml" && it.dir.is_empty()));
+    assert!(!built.watched[0].patterns.iter().any(|it| it.name == "mise.*.toml" && it.dir.is_empty()));
     assert!(
         is_writable(&built, &project.join("mise.b.toml")) && !is_writable(&built, &project.join(".idea/x"))
     );
@@ -473,7 +473,7 @@ fn b13_a_protected_name_behind_a_link_is_followed() {
     let built = scene.build(&Files::default(), &project, None);
     assert!(!is_writable(&built, &project.join("editor/settings.json")));
     assert!(is_writable(&built, &project.join("other")));
-    let [watched] = built.missing.as_slice() else { panic!("{:?}", built.missing) };
+    let [watched] = built.watched.as_slice() else { panic!("{:?}", built.watched) };
     let names: BTreeSet<&str> = watched.links.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, BTreeSet::from([".idea", "step", ".vscode", ".envrc"]));
     assert!(watched.names.iter().any(|it| it.name == "later/env"), "where a dangling link leads");
@@ -783,7 +783,7 @@ fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
                 && is_hidden(&built, Path::new("/h/.npmrc"))
         );
         let watched =
-            built.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
+            built.watched.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
         let watched: BTreeSet<PathBuf> = watched.collect();
         for name in [".git/commondir", ".git/info/attributes"] {
             assert!(watched.contains(&project.join(name)), "{name}");
@@ -820,7 +820,7 @@ fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
     let project = scene.project();
     let pointers = |built: &Built| -> Vec<String> {
         built
-            .missing
+            .watched
             .iter()
             .flat_map(|it| it.pointers.iter().filter(|name| *name != ".git").cloned())
             .collect()
@@ -843,7 +843,7 @@ fn b12_protects_the_files_that_lead_jujutsu_to_its_repository() {
         !is_writable(&built, &project.join("real/config.toml"))
             && is_writable(&built, &project.join("real/store"))
     );
-    assert!(built.missing.iter().any(|it| it.links.contains(&("way".into(), "real".into()))));
+    assert!(built.watched.iter().any(|it| it.links.contains(&("way".into(), "real".into()))));
     fs::rename(project.join(".jj"), project.join("jj")).unwrap();
     symlink("jj", project.join(".jj")).unwrap();
     let built = scene.build(&Files::default(), &project, None);

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::layout::{EmptyEntry, Mount, Why};
 use crate::names::{is_absent, joined, links_in, true_name};
-use crate::quarantine::{Missing, beyond_search, is_directory_name};
+use crate::quarantine::{WatchList, beyond_search, is_quarantine_name};
 use crate::request::{Bind, WORK, WorkDir};
 use crate::walk::{WalkError, clean};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
@@ -26,7 +26,7 @@ use crate::lists;
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool, why: Why) {
         // Who goes through a whole tree passes an empty directory without an error. Nobody looks for anything in a quarantine.
-        let mode = if at.file_name().is_some_and(is_directory_name) { 0o555 } else { 0 };
+        let mode = if at.file_name().is_some_and(is_quarantine_name) { 0o555 } else { 0 };
         self.hide(at, if is_dir { EmptyEntry::Dir { mode } } else { EmptyEntry::File }, why);
     }
 
@@ -160,7 +160,7 @@ impl<'a> Builder<'a> {
 
     /// Mounts what is left of the trees, and the caller's masks. Returns what is writable, host and guest, and what is watched
     /// in it.
-    pub(super) fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<Missing>), FileFault> {
+    pub(super) fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<WatchList>), FileFault> {
         // A read-only tree at the same place covers a writable one.
         let covering: BTreeSet<PathBuf> = trees
             .iter()
@@ -193,7 +193,7 @@ impl<'a> Builder<'a> {
             protected.paths.extend(again);
         }
         protected.watch_directories(&tops);
-        let mut missing = std::mem::take(&mut protected.watched);
+        let mut watched = std::mem::take(&mut protected.watched);
         self.lost.append(&mut protected.lost);
         self.notes.append(&mut protected.notes);
         for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
@@ -238,8 +238,8 @@ impl<'a> Builder<'a> {
             self.mask_place(&place);
         }
         self.show_outer_works(&protected.outer_works);
-        for it in &mut missing {
-            let Missing {
+        for it in &mut watched {
+            let WatchList {
                 tree,
                 names,
                 patterns,
@@ -266,13 +266,13 @@ impl<'a> Builder<'a> {
             further.retain(|it| is_open(&it.dir));
             covered.retain(|dir| is_open(dir));
         }
-        missing.retain(|it| !it.is_empty());
-        self.lost.extend(missing.iter().flat_map(beyond_search));
+        watched.retain(|it| !it.is_empty());
+        self.lost.extend(watched.iter().flat_map(beyond_search));
         if self.git_is_open {
             self.lost.push("git's configuration and hooks are writable (--allow-write .git)".into());
         }
         self.notes.extend(self.lost.iter().cloned());
-        Ok((writable, missing))
+        Ok((writable, watched))
     }
 
     /// Shows the `.git` files of linked worktrees that are not shown: without its file, git takes a worktree for removed, and `git gc` and

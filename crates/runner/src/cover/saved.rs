@@ -28,7 +28,7 @@ pub(crate) enum Before {
 
 /// Finds the innermost watched tree that contains a path, and the path below it.
 pub(super) fn tree_of<'a>(watches: &'a [Watch], host: &Path) -> io::Result<(&'a Watch, PathBuf)> {
-    let below = |watch: &Watch| Some(host.strip_prefix(&watch.missing().tree).ok()?.to_path_buf());
+    let below = |watch: &Watch| Some(host.strip_prefix(&watch.list().tree).ok()?.to_path_buf());
     let trees = watches.iter().filter_map(|watch| Some((watch, below(watch)?)));
     let innermost = trees.min_by_key(|(_, name)| name.as_os_str().len());
     innermost.ok_or_else(|| io::Error::other("it is in no tree that is watched"))

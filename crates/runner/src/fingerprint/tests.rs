@@ -152,9 +152,9 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
         ("what the identity lacks", Box::new(move |it| it.enforcement.identity = partial("z"))),
         ("the order of mounts", Box::new(|it| it.mounts.reverse())),
         ("a mount less", Box::new(|it| drop(it.mounts.pop()))),
-        ("a watched name less", Box::new(|it| it.missing[0].names.truncate(1))),
-        ("a pointer less", Box::new(|it| it.missing[0].pointers.clear())),
-        ("a watched tree less", Box::new(|it| drop(it.missing.pop()))),
+        ("a watched name less", Box::new(|it| it.watched[0].names.truncate(1))),
+        ("a pointer less", Box::new(|it| it.watched[0].pointers.clear())),
+        ("a watched tree less", Box::new(|it| drop(it.watched.pop()))),
         ("where it starts", Box::new(|it| it.cwd = "/".into())),
         (
             "our files",

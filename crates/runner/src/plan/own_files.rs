@@ -14,6 +14,7 @@ use exeat_record::place::RecordDir;
 
 use crate::dirs;
 use crate::error::Error;
+use crate::error::faults::OwnPath;
 use crate::request::AuditTo;
 use crate::signing::Signing;
 
@@ -36,17 +37,12 @@ pub(super) fn check_record(
     match (audit, place) {
         (AuditTo::Default, None) => Ok(()),
         (AuditTo::Default, Some(place)) => {
-            check_outside(&place.dir().join("record"), writable).map_err(|error| match error {
-                Error::RecordInside { tree, .. } => {
-                    Error::RecordsInside { dir: place.dir().to_path_buf(), tree }
-                }
-                error => error,
-            })
+            check_outside(OwnPath::State, &place.dir().join("record"), place.dir(), writable)
         }
         (AuditTo::File(record), _) => {
             let what = PathUse::Record;
             *record = real(record).map_err(|error| FileFault::from_walk(what, record, error))?;
-            check_outside(record, writable)?;
+            check_outside(OwnPath::Record, record, record, writable)?;
             // Nobody can have a file open that does not exist yet.
             match fs::metadata(&record) {
                 Ok(meta) => check_not_stream(record, &meta, streams),
@@ -60,16 +56,13 @@ pub(super) fn check_record(
 /// Refuses a run whose stage could exchange the sockets of another run. `base` is the directory in which this one makes its own; runs with
 /// another environment have another one.
 pub(super) fn check_sockets(base: &Path, writable: &[PathBuf]) -> Result<(), Error> {
-    check_outside(&base.join("exeat"), writable).map_err(|error| match error {
-        Error::RecordInside { tree, .. } => Error::SocketsInside { dir: base.to_path_buf(), tree },
-        other => other,
-    })?;
+    check_outside(OwnPath::Sockets, &base.join("exeat"), base, writable)?;
     let of_session = format!("/run/user/{}", geteuid());
     for other in [Path::new("/dev/shm"), Path::new(&of_session), Path::new("/tmp")] {
         if let Some(tree) = writable.iter().find(|tree| other.starts_with(tree))
             && (other != Path::new("/tmp") || dirs::shared() == other)
         {
-            return Err(Error::SocketsInside { dir: other.to_path_buf(), tree: tree.clone() });
+            return Err(inside(OwnPath::Sockets, other, tree));
         }
     }
     Ok(())
@@ -82,10 +75,7 @@ pub(super) fn check_keys(
     reach: &Reach<'_>,
 ) -> Result<(), Error> {
     if let Some(key) = signing.path(place) {
-        check_outside(&key, reach.writable).map_err(|error| match error {
-            Error::RecordInside { record: key, tree } => Error::KeyInside { key, tree },
-            other => other,
-        })?;
+        check_outside(OwnPath::Key, &key, &key, reach.writable)?;
     }
     // The stage must not write beside the user's own key, whatever signs this run: it could replace the key of the next run and the one
     // that verifies it.
@@ -94,25 +84,33 @@ pub(super) fn check_keys(
     {
         let beside = true_name(beside).unwrap_or_else(|_| future_path(beside));
         if let Some(tree) = reach.writable.iter().find(|tree| tree.starts_with(&beside)) {
-            return Err(Error::KeyInside { key: place.key_path(), tree: tree.clone() });
+            return Err(inside(OwnPath::Key, &place.key_path(), tree));
         }
     }
     Ok(())
 }
 
-/// Refuses a record that the stage could write or replace.
-pub(super) fn check_outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
+/// Refuses a path of exeat's own that the stage could write or replace. `shown`: the path in the error.
+fn check_outside(what: OwnPath, path: &Path, shown: &Path, writable: &[PathBuf]) -> Result<(), Error> {
+    match tree_around(path, writable) {
+        Some(tree) => Err(inside(what, shown, tree)),
+        None => Ok(()),
+    }
+}
+
+fn inside(what: OwnPath, path: &Path, tree: &Path) -> Error {
+    Error::Inside { what, path: path.to_path_buf(), tree: tree.to_path_buf() }
+}
+
+/// Returns the writable tree in which the stage could write or replace a path.
+pub(super) fn tree_around<'t>(path: &Path, writable: &'t [PathBuf]) -> Option<&'t Path> {
     // The real path counts, because `/proc/self/cwd` names a tree, too.
-    let resolved = true_name(record).unwrap_or_else(|_| future_path(record));
+    let resolved = true_name(path).unwrap_or_else(|_| future_path(path));
     // Devices and descriptors of pipes are not replaceable files, but /dev/shm contains such files.
     let device =
         (resolved.starts_with("/dev") && !resolved.starts_with("/dev/shm")) || resolved.starts_with("/proc");
-    match writable.iter().find(|tree| resolved.starts_with(tree)) {
-        Some(tree) if !device => {
-            Err(Error::RecordInside { record: record.to_path_buf(), tree: tree.clone() })
-        }
-        _ => Ok(()),
-    }
+    let tree = writable.iter().find(|tree| resolved.starts_with(tree)).filter(|_| !device);
+    tree.map(PathBuf::as_path)
 }
 
 /// Refuses an open record that the stage could write. Pipes, sockets and terminals have no path.
@@ -128,7 +126,8 @@ pub(super) fn check_descriptor_outside(
         return Ok(());
     }
     check_not_stream(&link, &meta, streams)?;
-    check_outside(&fs::read_link(&link).map_err(unreadable)?, writable)
+    let file = fs::read_link(&link).map_err(unreadable)?;
+    check_outside(OwnPath::Record, &file, &file, writable)
 }
 
 /// Refuses a record that is also a stream of the stage, which would write to it.
@@ -137,9 +136,7 @@ pub(super) fn check_not_stream(record: &Path, meta: &fs::Metadata, streams: &[&s
         fs::metadata(stream).is_ok_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()))
     };
     match streams.iter().find(is_record) {
-        Some(stream) if meta.is_file() => {
-            Err(Error::RecordInside { record: record.to_path_buf(), tree: stream.into() })
-        }
+        Some(stream) if meta.is_file() => Err(inside(OwnPath::Record, record, Path::new(stream))),
         _ => Ok(()),
     }
 }

@@ -15,7 +15,7 @@ use exeat_compose::Calls;
 use exeat_files::layout::Mount;
 use exeat_files::protected::let_through;
 use exeat_files::quarantine::{
-    DIRECTORY, Interrupted, Journal, Keeper, Leftover, Leftovers, Live, Missing, Settlement, Watch,
+    Interrupted, Journal, Leftover, Leftovers, Live, QUARANTINE, Settlement, StateOfRun, Watch, WatchList,
     finish_until, settle_interrupted,
 };
 use exeat_files::request::{Files, WorkDir};
@@ -47,8 +47,8 @@ pub(super) fn quarantine_note(Leftover { path, moved }: &Leftover) -> RunNote {
 
 /// Holds the missing names of git, and those that a stub of another run holds. Returns a line for each that cannot be held: there, the
 /// end of the run moves aside what a stage made.
-pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
-    let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
+pub(super) fn hold_stubs(plan: &Plan, state_of_run: &StateOfRun) -> (Vec<Stub>, Vec<String>) {
+    let missing = plan.watched.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
     let missing = missing.filter(|path| Stub::can_hold(path));
     let there = plan.mounts.iter().filter_map(|mount| match mount {
         Mount::ReadOnly { host, .. } => Some(host.clone()),
@@ -58,7 +58,7 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
     let mut stubs = Vec::new();
     let mut lines: Vec<String> = linked_elsewhere(plan, &there).into_iter().collect();
     let names: BTreeSet<_> = missing.chain(there.into_iter().filter(|path| Stub::can_hold(path))).collect();
-    if keeper.state.is_none() {
+    if state_of_run.dir.is_none() {
         // Without a state directory nobody would recognize them as exeat's, and they would be moved as made by the stage.
         let mut names = names.iter().filter(|name| name.parent().is_some_and(Path::is_dir));
         lines.extend(names.next().map(|name| {
@@ -70,7 +70,7 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
         return (stubs, lines);
     }
     for name in &names {
-        match Stub::hold(name, keeper) {
+        match Stub::hold(name, state_of_run) {
             Ok(stub) => stubs.extend(stub),
             // A stage cannot create a name that the caller cannot create.
             Err(error)
@@ -88,7 +88,7 @@ pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String
 /// Returns a line on protected files with a second name in a writable tree: only the protected name is read-only.
 fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
     let is_linked = |name: &&PathBuf| {
-        plan.missing.iter().any(|missing| name.starts_with(&missing.tree))
+        plan.watched.iter().any(|list| name.starts_with(&list.tree))
             && std::fs::symlink_metadata(name).is_ok_and(|meta| meta.is_file() && meta.nlink() > 1)
     };
     let mut linked = names.iter().filter(is_linked);
@@ -106,7 +106,7 @@ fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
 
 /// Returns the writable tree that contains a path, and the path below it.
 fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
-    let mut trees = plan.missing.iter().map(|missing| missing.tree.as_path());
+    let mut trees = plan.watched.iter().map(|list| list.tree.as_path());
     let tree = trees.rfind(|tree| path.starts_with(tree)).or_else(|| path.parent())?;
     Some((tree.to_path_buf(), path.strip_prefix(tree).ok()?.to_str()?.to_owned()))
 }
@@ -114,21 +114,22 @@ fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
 /// Watches files of the host that replaced covered ones, so that the end of the run looks at them, too.
 pub(super) fn watch_remade<'a>(
     plan: &Plan,
-    keeper: &Keeper,
+    state_of_run: &StateOfRun,
     paths: impl Iterator<Item = &'a PathBuf>,
 ) -> Vec<Watch> {
     let watch = |path: &PathBuf| {
         let (tree, name) = place_of(plan, path)?;
-        Watch::start(Missing { tree, removed: vec![name], ..Missing::default() }, keeper.clone()).ok()
+        let list = WatchList { tree, removed: vec![name], ..WatchList::default() };
+        Watch::start(list, state_of_run.clone()).ok()
     };
     paths.filter_map(watch).collect()
 }
 
-/// Returns the keeper, which moves aside what this run's stage makes under protected names.
-pub(super) fn keeper(plan: &Plan, run: RunId) -> Keeper {
+/// Returns the run with its state directory: what its stage makes under protected names is listed there.
+pub(super) fn state_of_run(plan: &Plan, run: RunId) -> StateOfRun {
     // A directory that other users can write is not used.
     let place = key_place(plan.place.as_ref()).filter(|place| place.prepare().is_ok());
-    Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
+    StateOfRun { run: run.to_string(), dir: place.map(|place| place.state_dir().to_path_buf()) }
 }
 
 /// Files of the host that the end of a run puts back.
@@ -197,10 +198,10 @@ fn write_back(path: &Path, saved: &SavedFile) -> String {
 
 /// Stores what is watched, for the next start if this process is killed, and for runs that start in the meantime. Returns a line if that
 /// fails.
-pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, Option<String>) {
-    let written = match &keeper.state {
+pub(super) fn journal(state_of_run: &StateOfRun, watches: &[Watch]) -> (Option<Journal>, Option<String>) {
+    let written = match &state_of_run.dir {
         _ if watches.is_empty() => return (None, None),
-        Some(state) => Journal::write(state, &keeper.run, watches),
+        Some(state) => Journal::write(state, &state_of_run.run, watches),
         None => Err(io::Error::other("there is no state directory of your own")),
     };
     match written {
@@ -380,7 +381,7 @@ pub(super) fn quarantine_more_notes(found: &Leftovers) -> impl Iterator<Item = R
 pub(super) fn quarantine_more_lines(found: &Leftovers) -> impl Iterator<Item = String> {
     let moved = (found.more_moved > 0).then(|| {
         format!(
-            "{} more were moved aside, which the stage made as well: look into `{DIRECTORY}`",
+            "{} more were moved aside, which the stage made as well: look into `{QUARANTINE}`",
             found.more_moved
         )
     });

@@ -7,8 +7,8 @@ use std::time::Duration;
 use exeat_policy::{Limits, Span};
 use exeat_proxy::DeniedHost;
 use exeat_record::{Event, Log, RunNote, StoppedBy, What};
+use exeat_sandbox::Status;
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Bridge, Status};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -18,12 +18,13 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::Run;
 use super::outcome::SandboxEnd;
-use super::{OnDenied, Run};
+use super::oversight::OnDenied;
+use super::starting::Offered;
 use crate::cover::Uncovered;
 use crate::ended::{Ended, Stopped, StoppedHow};
 use crate::error::Error;
-use crate::gateway::EnteredNetwork;
 use crate::limits::Stop;
 use crate::output::{Copies, Meter};
 use crate::signals::{RunRequest, RunRequests, may_suspend};
@@ -49,14 +50,6 @@ impl Drop for Thread {
     fn drop(&mut self) {
         self.join();
     }
-}
-
-/// A sandbox that is ready for its stage.
-pub(super) struct Offered {
-    pub(super) bridge: Bridge,
-    pub(super) handle: Handle,
-    /// The network, if it could be entered.
-    pub(super) network: EnteredNetwork,
 }
 
 /// The channels to the sandbox's thread.

@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::run::outcome::Outcome;
+use crate::run::oversight::OnDenied;
 use crate::run::streams::Streams;
-use crate::run::{OnDenied, Within, run_on};
+use crate::run::{Within, run_on};
 use crate::signals::RunRequest;
 
 /// A started stage. Two threads of this process serve it until its end.

@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use nix::sys::inotify::InitFlags;
 
 use super::super::exchanged::PLACEHOLDER;
-use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, aside_of, finish, settle_interrupted};
+use super::super::{
+    Journal, MissingName, QUARANTINE, StateOfRun, WatchList, aside_of, finish, settle_interrupted,
+};
 use super::*;
 
 fn id_of(path: &Path) -> io::Result<FileId> {
@@ -34,17 +36,17 @@ impl Scene {
         let mut names: Vec<_> =
             names.iter().map(|name| MissingName { name: (*name).into(), obeyed }).collect();
         names.push(MissingName { name: ".npmrc".into(), obeyed: Obeyed::WhenStarted });
-        let missing = Missing {
+        let list = WatchList {
             tree: root.join("tree"),
             names,
             pointers: vec![".git".into()],
             links: vec![("link".into(), "x".into())],
             bare: super::super::REPOSITORY.iter().map(ToString::to_string).collect(),
             repositories: vec![".git".into()],
-            ..Missing::default()
+            ..WatchList::default()
         };
-        let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
-        let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, keeper).unwrap()]);
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(root.join("state")) };
+        let watches: Arc<[Watch]> = Arc::new([Watch::start(list, state_of_run).unwrap()]);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
         let arrivals = Arrivals::new(Arc::clone(&watches), &HashSet::new(), &inotify).unwrap();
         Self { root, watches, arrivals, inotify }
@@ -70,7 +72,7 @@ impl Scene {
         }
         let mut mount = |source: &Path, target: &Path| {
             let ids = (id_of(source)?, id_of(target)?);
-            if !target.ends_with(DIRECTORY) {
+            if !target.ends_with(QUARANTINE) {
                 instead(source, target);
             }
             Ok(ids)
@@ -235,7 +237,7 @@ fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
         other.search_again();
         let mut found = Vec::new();
         let mut mount = |source: &Path, target: &Path| {
-            assert!(target.ends_with(DIRECTORY), "only the quarantine is covered");
+            assert!(target.ends_with(QUARANTINE), "only the quarantine is covered");
             Ok((id_of(source)?, id_of(target)?))
         };
         other.settle(&inotify, &mut mount, &|_| (), &mut found).unwrap();
@@ -616,7 +618,7 @@ fn l07_after_a_kill_the_next_start_puts_things_back() {
         let mut left: Vec<_> =
             fs::read_dir(scene.tree("")).unwrap().map(|it| it.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, [DIRECTORY, ".git"]);
+        assert_eq!(left, [QUARANTINE, ".git"]);
     }
 
     // The user makes a repository where the empty directory is: it is theirs.

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 
@@ -13,9 +14,9 @@ impl Scene {
         let scene = Self(std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id())));
         fs::create_dir_all(scene.tree()).unwrap();
         let names = vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }];
-        let missing = Missing { tree: scene.tree(), names, ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let list = WatchList { tree: scene.tree(), names, ..WatchList::default() };
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+        let watch = Watch::start(list, state_of_run).unwrap();
         drop(Journal::write(&scene.state(), "RUN", &[watch]).unwrap());
         fs::write(scene.tree().join(".envrc"), "evil").unwrap();
         scene
@@ -86,6 +87,28 @@ fn l08_a_killed_run_leaves_a_new_tree_with_the_same_inode_alone() {
     assert!(scene.tree().join(".envrc").exists());
 }
 
+/// Another version of exeat settles what this one leaves.
+#[test]
+fn keeps_the_keys_of_a_journal() {
+    let scene = Scene::new("keys");
+    let text = fs::read(scene.state().join(LIVE).join("RUN.json")).unwrap();
+    let entries: Vec<BTreeMap<String, serde_json::Value>> = serde_json::from_slice(&text).unwrap();
+    let keys = [
+        "check",
+        "contents",
+        "directory",
+        "id",
+        "keys",
+        "missing",
+        "modes",
+        "noted",
+        "pointers",
+        "since",
+        "waits",
+    ];
+    assert!(entries[0].keys().eq(keys), "{entries:?}");
+}
+
 #[test]
 fn l08_a_damaged_journal_is_named_once_without_the_words_of_a_parser() {
     for text in ["", "xx", "{}", "[{]"] {
@@ -149,7 +172,7 @@ fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
     fs::write(tree.join("mise.a.toml"), "mine").unwrap();
     fs::write(tree.join(".git"), "gitdir: mine").unwrap();
     symlink("x", tree.join("link")).unwrap();
-    let missing = Missing {
+    let list = WatchList {
         tree: tree.clone(),
         names: vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }],
         patterns: vec![Pattern {
@@ -160,10 +183,10 @@ fn l10_a_start_knows_which_names_the_stage_of_a_live_run_has_made() {
         }],
         links: vec![("link".into(), "x".into())],
         pointers: vec![".git".into()],
-        ..Missing::default()
+        ..WatchList::default()
     };
-    let keeper = Keeper { run: "LIVE".into(), state: Some(state.clone()) };
-    let watch = Watch::start(missing, keeper).unwrap();
+    let state_of_run = StateOfRun { run: "LIVE".into(), dir: Some(state.clone()) };
+    let watch = Watch::start(list, state_of_run).unwrap();
     let journal = Journal::write(&state, "LIVE", &[watch]).unwrap();
     let names = [".envrc", "mise.b.toml", "mise.a.toml", "link", ".git", "other"];
     let made = || -> Vec<&str> {
@@ -205,9 +228,9 @@ fn l10_a_run_leaves_earlier_names_to_the_live_run_that_made_them() {
     let names = [".envrc", ".vscode", ".npmrc"];
     let start = |run: &str| {
         let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::WhenStarted });
-        let missing = Missing { tree: tree.clone(), names: names.into(), ..Missing::default() };
-        let keeper = Keeper { run: run.into(), state: Some(state.clone()) };
-        let watches = Watch::start_all([missing], &keeper).unwrap();
+        let list = WatchList { tree: tree.clone(), names: names.into(), ..WatchList::default() };
+        let state_of_run = StateOfRun { run: run.into(), dir: Some(state.clone()) };
+        let watches = Watch::start_all([list], &state_of_run).unwrap();
         let journal = Journal::write(&state, run, &watches).unwrap();
         (watches, journal)
     };
@@ -247,9 +270,9 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
     let tree = scene.tree();
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join(".git"), "gitdir: mine").unwrap();
-    let missing = Missing { tree: tree.clone(), pointers: vec![".git".into()], ..Missing::default() };
-    let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(missing, keeper).unwrap()]).unwrap());
+    let list = WatchList { tree: tree.clone(), pointers: vec![".git".into()], ..WatchList::default() };
+    let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+    drop(Journal::write(&scene.state(), "RUN", &[Watch::start(list, state_of_run).unwrap()]).unwrap());
     assert_eq!(scene.settle(), (1, 0, 0));
     assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
 }
@@ -259,9 +282,9 @@ fn l08_settling_a_killed_run_keeps_a_git_file_that_was_there_before() {
 fn l08_judges_a_repository_that_another_run_missed() {
     let scene = Scene::new("beside");
     let start = |run: &str| {
-        let keeper = Keeper { run: run.into(), state: Some(scene.state()) };
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let mut watches = Watch::start_all([missing], &keeper).unwrap();
+        let state_of_run = StateOfRun { run: run.into(), dir: Some(scene.state()) };
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
+        let mut watches = Watch::start_all([list], &state_of_run).unwrap();
         // The start is later than all that is there, by more than clocks may differ.
         watches[0].since += Duration::from_secs(4);
         let journal = Journal::write(&scene.state(), run, &watches).unwrap();
@@ -270,9 +293,9 @@ fn l08_judges_a_repository_that_another_run_missed() {
     };
     scene.settle();
     let (_first, journal) = {
-        let keeper = Keeper { run: "FIRST".into(), state: Some(scene.state()) };
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let watches = Watch::start_all([missing], &keeper).unwrap();
+        let state_of_run = StateOfRun { run: "FIRST".into(), dir: Some(scene.state()) };
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
+        let watches = Watch::start_all([list], &state_of_run).unwrap();
         let journal = Journal::write(&scene.state(), "FIRST", &watches).unwrap();
         (watches, journal)
     };
@@ -318,9 +341,9 @@ fn l08_after_a_kill_the_callers_own_files_are_known() {
         {
             fs::write(git.join(name), text).unwrap();
         }
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-        let watches: Arc<[Watch]> = [Watch::start(missing, keeper).unwrap()].into();
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+        let watches: Arc<[Watch]> = [Watch::start(list, state_of_run).unwrap()].into();
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         let length = || journal.lock.metadata().unwrap().len();
         let before = length();
@@ -357,9 +380,9 @@ fn l08_a_name_that_became_free_is_one_that_was_missing() {
         fs::create_dir_all(scene.tree().join("sub")).unwrap();
         let name = Path::new("sub/.npmrc");
         fs::write(scene.tree().join(name), "mine").unwrap();
-        let missing = Missing { tree: scene.tree(), ..Missing::default() };
-        let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-        let watch = Watch::start(missing, keeper).unwrap();
+        let list = WatchList { tree: scene.tree(), ..WatchList::default() };
+        let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+        let watch = Watch::start(list, state_of_run).unwrap();
         let watches = [watch];
         let journal = Journal::write(&scene.state(), "RUN", &watches).unwrap();
         watches[0].note_free(name).unwrap();
@@ -383,14 +406,14 @@ fn l08_no_name_of_a_replaced_file_stays_after_a_kill() {
     let dir = scene.tree().join(".vscode");
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("tasks.json"), "mine").unwrap();
-    let missing = Missing {
+    let list = WatchList {
         tree: scene.tree(),
         covered: [".vscode".into()].into(),
         read_only: [".vscode/tasks.json".into()].into(),
-        ..Missing::default()
+        ..WatchList::default()
     };
-    let keeper = Keeper { run: "RUN".into(), state: Some(scene.state()) };
-    let watches = [Watch::start(missing, keeper).unwrap()];
+    let state_of_run = StateOfRun { run: "RUN".into(), dir: Some(scene.state()) };
+    let watches = [Watch::start(list, state_of_run).unwrap()];
     drop(Journal::write(&scene.state(), "RUN", &watches).unwrap());
     let [twin, draft, other] =
         [".exeat-quarantine.1", ".exeat-quarantine.2", "other"].map(|name| dir.join(name));

@@ -34,8 +34,8 @@ pub(super) struct TreeAtStart {
 
 impl TreeAtStart {
     pub(super) fn new(entry: &Entry) -> Self {
-        let Entry { missing, id, modes, since, .. } = entry;
-        let (path, read_only) = (missing.tree.clone(), missing.read_only.clone());
+        let Entry { list, id, modes, since, .. } = entry;
+        let (path, read_only) = (list.tree.clone(), list.read_only.clone());
         Self { path, id: *id, since: *since, dirs: modes.ids().clone(), read_only }
     }
 

@@ -12,23 +12,23 @@ use crate::quarantine::descriptors::kind;
 use crate::quarantine::git_names::is_worktree;
 use crate::quarantine::leftovers::{Leftover, Leftovers};
 use crate::quarantine::modules::GitDir;
-use crate::quarantine::{Missing, Watch, is_open_repository};
+use crate::quarantine::{Watch, WatchList, is_open_repository};
 
 /// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
 /// in them not all would be moved. A line for each; changes nothing.
-pub fn beyond_search(missing: &Missing) -> Vec<String> {
-    let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
+pub fn beyond_search(list: &WatchList) -> Vec<String> {
+    let Ok(tree) = open_plain(&list.tree) else { return Vec::new() };
     let (tree, keys) = (File::from(tree), Keys::draw());
     let is_beyond = |name: &&String| {
         let search = Search { tree: &tree, keys, opens: false, is_new: None, budget: BUDGET };
         !search.each(Path::new(name), |_, _, _| ()).is_empty()
     };
-    let beyond = missing.repositories.iter().filter(is_beyond);
+    let beyond = list.repositories.iter().filter(is_beyond);
     let told = beyond.map(|name| {
         format!(
             "`{}` holds more than {} names, or directories far down or closed: links that the stage makes there may stay, and git would \
              write through them",
-            missing.tree.join(name).display(),
+            list.tree.join(name).display(),
             BUDGET.names
         )
     });
@@ -47,7 +47,7 @@ impl Watch {
         is_over: &dyn Fn() -> bool,
     ) {
         if self.settle_within(BUDGET, Path::new(repository), Some(before), left, told, is_over) {
-            told.add_always(stays(self.missing.tree.join(repository), CUT));
+            told.add_always(stays(self.list.tree.join(repository), CUT));
         }
     }
 
@@ -63,7 +63,7 @@ impl Watch {
         let budget = Budget { names: MODULES / modules.len().max(1), ..BUDGET };
         for module in modules {
             if self.settle_within(budget, &module.path, Some(&Contents::default()), left, told, is_over) {
-                told.add_always(stays(self.missing.tree.join(&module.path), CUT));
+                told.add_always(stays(self.list.tree.join(&module.path), CUT));
             }
         }
     }
@@ -83,7 +83,7 @@ impl Watch {
             is_cut |= self.settle_within(budget, &git.path, None, left, told, is_over);
         }
         if is_cut {
-            told.add_always(stays(self.missing.tree.clone(), CUT_BELOW));
+            told.add_always(stays(self.list.tree.clone(), CUT_BELOW));
         }
     }
 
@@ -121,7 +121,7 @@ impl Watch {
             let links: Vec<Link> = links.into_iter().filter(is_new).collect();
             let is_known = links.is_empty() || before.is_none_or(|before| before.knows(at, self.keys));
             for Link { name, .. } in links {
-                let path = self.missing.tree.join(at).join(&name);
+                let path = self.list.tree.join(at).join(&name);
                 let found = if !is_known {
                     Some(stays(path, UNKNOWN))
                 } else if *left == 0 {
@@ -139,7 +139,7 @@ impl Watch {
                 None => self.is_changed_in(repository, at),
             });
             if is_begun {
-                told.add(stays(self.missing.tree.join(at), OPERATION));
+                told.add(stays(self.list.tree.join(at), OPERATION));
             }
         });
         self.settle_inside(inside, told, is_over);

@@ -8,7 +8,7 @@ use nix::dir::Type;
 use nix::sys::stat::SFlag;
 
 use super::{ANNEX, LFS, OBJECTS, is_repository_name};
-use crate::quarantine::descriptors::{entries, kind, let_in, open_beneath, stat_in};
+use crate::quarantine::descriptors::{entries, kind, open_beneath, retry_opened, stat_in};
 use crate::quarantine::modules::GitDir;
 use crate::quarantine::{Leftover, Leftovers, Watch, is_open_repository};
 
@@ -33,7 +33,7 @@ impl Watch {
                 let why =
                     "it holds too much to be searched for symbolic links, through which git would write";
                 told.add_always(Leftover {
-                    path: self.missing.tree.join(at),
+                    path: self.list.tree.join(at),
                     moved: Err(io::Error::other(why)),
                 });
                 break;
@@ -41,7 +41,7 @@ impl Watch {
             if is_open_repository(dir.as_fd()) {
                 inside.push(at.clone());
             }
-            let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { continue };
+            let Ok(listed) = retry_opened(dir.as_fd(), || entries(dir.as_fd())) else { continue };
             for (name, known) in listed.flatten().take(names).collect::<Vec<_>>() {
                 names -= 1;
                 let below = at.join(&name);

@@ -5,11 +5,11 @@ use super::*;
 use crate::git_config::{Place, Setting, settings};
 use crate::git_path::commondir_path;
 
-fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
+fn find_obeyed(tree: &Path, everywhere: &Everywhere) -> GitFindings {
     find_within(tree, everywhere, DIRECTORIES)
 }
 
-fn find_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
+fn find_within(tree: &Path, everywhere: &Everywhere, most: usize) -> GitFindings {
     let (live, lookups) = (Live::default(), Lookups::default());
     obeyed_within(tree, around(everywhere, &live, &lookups), most)
 }
@@ -565,7 +565,7 @@ fn b15_of_closed_directories_the_oldest_count() {
         search.closed.extend([dir.join("inner"), dir]);
         std::thread::sleep(std::time::Duration::from_millis(if number < 2 { 20 } else { 1 }));
     }
-    search.closed();
+    search.add_closed();
     assert_eq!(search.found.closed.len(), CLOSED);
     assert!(
         search.found.closed.contains(&root.join("d99")) && search.found.closed.contains(&root.join("d98"))

@@ -319,7 +319,7 @@ fn b12_names_in_a_cut_tree_are_protected_and_watched() {
             && !is_writable(&built, &project.join(".git/config"))
     );
     let watched: Vec<PathBuf> =
-        built.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name))).collect();
+        built.watched.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name))).collect();
     for name in [".git/hooks", ".cargo/config.toml"] {
         assert!(watched.contains(&project.join(name)), "{name}: {watched:?}");
     }

@@ -7,10 +7,10 @@ use crate::listing::settled;
 fn findings(scene: &Scene) -> String {
     let files = Files { ro: vec![bind(&scene.home())], ..Files::default() };
     let built = scene.build(&files, &scene.project(), None);
-    let missing = built.missing.iter().map(|it| {
+    let watched = built.watched.iter().map(|it| {
         (&it.tree, &it.names, &it.patterns, &it.links, &it.pointers, &it.bare, &it.repositories, &it.covered)
     });
-    format!("{:#?}", (&built.mounts, missing.collect::<Vec<_>>(), &built.notes, &built.lost))
+    format!("{:#?}", (&built.mounts, watched.collect::<Vec<_>>(), &built.notes, &built.lost))
 }
 
 /// Directories that have just changed are not listed: there, each name is asked for.
