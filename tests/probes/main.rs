@@ -115,6 +115,7 @@ fn main() -> ExitCode {
         ["open-many", count] => limits::open_many(count),
         ["in-flight", millis] => quotas::in_flight(millis),
         ["pass"] => quotas::pass(),
+        ["pass-to", path] => quotas::pass_to(path),
         ["inotify-instances", most, millis] => quotas::inotify_instances(most, millis),
         ["lease", path, kind] => quotas::lease(path, kind),
         ["spin", seconds] => limits::spin(seconds, false),
