@@ -71,6 +71,7 @@ fn main() -> ExitCode {
 
         ["socket", family, kind, protocol] => kernel::socket(family, kind, protocol),
         ["io-uring"] => kernel::io_uring(),
+        ["io-setup"] => kernel::io_setup(),
         ["i386"] => kernel::i386(),
         ["x32"] => kernel::x32(),
         ["tiocsti"] => kernel::tiocsti(),
@@ -108,6 +109,10 @@ fn main() -> ExitCode {
         ["hog-shared", processes, megabytes, millis] => limits::hog_shared(processes, megabytes, millis),
         ["hog-vfork", megabytes, millis] => limits::hog_vfork(megabytes, millis),
         ["hog-memfd", megabytes, descriptors, millis] => limits::hog_memfd(megabytes, descriptors, millis),
+        ["hog-thread", megabytes, millis] => limits::hog_thread(megabytes, millis),
+        ["hog-thread-memfd", megabytes, millis] => limits::hog_thread_memfd(megabytes, millis),
+        ["empty-files", place, most, millis] => limits::empty_files(place, most, millis),
+        ["terminals", most] => limits::terminals(most),
         ["hog-mapped-memfd", megabytes, millis] => limits::hog_mapped_memfd(megabytes, millis),
         ["forks", most, millis] => limits::forks(most, millis),
         ["bomb", most, millis] => limits::bomb(most, millis),
