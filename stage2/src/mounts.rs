@@ -232,9 +232,15 @@ impl Tree {
     }
 
     fn mount_tmpfs(&self, at: &[u8], size: u64, mode: u32) -> sys::Result<()> {
+        /// Bytes of the size for each file: about what an empty file takes of the kernel's memory, which the size does not count.
+        const EACH: u64 = 1024;
+        /// The fewest files of a file system, for the places of mounts.
+        const FEWEST: u64 = 16_384;
+        let files = text(&number((size / EACH).max(FEWEST), 10))?;
         let size = text(&number(size, 10))?;
         let mode = text(&number(mode.into(), 8))?;
-        let file_system = sys::new_file_system(c"tmpfs", &[(c"size", &size), (c"mode", &mode)], PLAIN)?;
+        let options: [(&CStr, &CStr); 3] = [(c"size", &size), (c"nr_inodes", &files), (c"mode", &mode)];
+        let file_system = sys::new_file_system(c"tmpfs", &options, PLAIN)?;
         sys::attach(&file_system, &self.make_place(at, Place::Directory)?)
     }
 
@@ -294,7 +300,9 @@ impl Tree {
         for (name, target) in LINKS {
             sys::make_link(target, &dev, name)?;
         }
-        let options: [(&CStr, &CStr); 3] = [(c"newinstance", c""), (c"ptmxmode", c"0666"), (c"mode", c"620")];
+        // All programs of the machine share a number of terminals (kernel.pty.max), of which one stage gets a small part.
+        let options: [(&CStr, &CStr); 4] =
+            [(c"newinstance", c""), (c"ptmxmode", c"0666"), (c"mode", c"620"), (c"max", c"256")];
         let attributes = Attributes::NO_SET_ID.and(Attributes::NO_EXECUTION);
         let terminals = sys::new_file_system(c"devpts", &options, attributes)?;
         sys::attach(&terminals, &self.make_place(b"/dev/pts", Place::Directory)?)?;

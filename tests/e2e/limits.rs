@@ -22,6 +22,9 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("limits::k11_files_in_memory_are_memory", files_in_memory);
     list.matrix("limits::l08_memory_files_are_memory", memory_files);
     list.matrix("limits::r06_no_secret_memory", secret_memory);
+    list.matrix("limits::r12_memory_without_a_first_thread_counts", without_first_thread);
+    list.matrix("limits::r12_memory_files_of_one_thread_count", files_of_thread);
+    list.matrix("limits::r13_empty_files_are_bounded", empty_files);
     list.once("limits::k11_runtimes_start_in_2_gib", runtimes);
     list.matrix("limits::k11_file_size", file_size);
     list.matrix("limits::k11_open_files", open_files);
@@ -29,6 +32,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("limits::l12_a_stage_has_half_of_the_caller_s_descriptors", half_of_descriptors);
     list.alone("limits::l12_a_stage_takes_a_part_of_inotify", inotify);
     list.users("limits::l12_a_stage_takes_no_leases", leases);
+    list.matrix("limits::l12_a_stage_takes_no_contexts_of_asynchronous_io", no_contexts);
+    list.matrix("limits::l12_a_stage_takes_a_part_of_the_terminals", terminals);
     list.matrix("limits::l08_the_kernel_ends_the_stage_first_when_memory_runs_out", oom_score);
     list.matrix("limits::k11_cpu_time", cpu_time);
     list.matrix("limits::k11_r06_tmpfs_size", tmpfs_size);
@@ -211,6 +216,44 @@ fn memory_files(cx: &Cx) {
         assert!(done.took < Duration::from_secs(8), "{done:?}");
     }
     limited(cx, "--memory 300MiB", "hog-mapped-memfd 200 500").run().exits(0).prints("ok\n");
+}
+
+/// R12: a process whose first thread has ended keeps its memory, and its line in `/proc` has no number of it.
+fn without_first_thread(cx: &Cx) {
+    limited(cx, "--memory 300MiB", "hog-thread 200 300").run().exits(0).prints("ok\n");
+    let done = limited(cx, "--memory 100MiB", "hog-thread 200 30000").run();
+    was_stopped(cx, &done, "memory", "100MiB");
+    assert!(done.took < Duration::from_secs(8), "{done:?}");
+}
+
+/// R12: a thread may have descriptors that the first one does not have.
+fn files_of_thread(cx: &Cx) {
+    limited(cx, "--memory 300MiB", "hog-thread-memfd 200 300").run().exits(0).prints("ok\n");
+    let done = limited(cx, "--memory 100MiB", "hog-thread-memfd 200 30000").run();
+    was_stopped(cx, &done, "memory", "100MiB");
+    assert!(done.took < Duration::from_secs(8), "{done:?}");
+}
+
+/// R13: an empty file takes memory of the kernel's, and no block of its file system.
+fn empty_files(cx: &Cx) {
+    let probe = |limits: &str, most: u32| limited(cx, limits, &format!("empty-files /tmp {most} 1000")).run();
+    probe("", 40_000).exits(0).prints("40000, then nothing\n");
+    // One for the directory itself.
+    let made = if cx.backend() == Backend::BwrapAlone { "40000, then nothing" } else { "20479, then ENOSPC" };
+    probe("--set limits.tmpfs_size=20MiB", 40_000).exits(0).prints(&format!("{made}\n"));
+    let done = probe("--memory 64MiB", 100_000);
+    was_stopped(cx, &done, "memory", "64MiB");
+}
+
+/// L12: the machine has one number of contexts for asynchronous I/O.
+fn no_contexts(cx: &Cx) {
+    limited(cx, "", "io-setup").run().exits(0).prints("ENOSYS\n");
+}
+
+/// L12: the machine has one number of terminals.
+fn terminals(cx: &Cx) {
+    let made = if cx.backend() == Backend::BwrapAlone { "all 600" } else { "256, then ENOSPC" };
+    limited(cx, "--set limits.open_files=900", "terminals 600").run().exits(0).prints(&format!("{made}\n"));
 }
 
 /// The kernel counts it with the mapped files, which are not the stage's memory.

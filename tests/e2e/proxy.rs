@@ -28,6 +28,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("proxy::k38_two_runs_through_one_proxy", two_runs);
     list.users("proxy::k38_the_other_s_policy_is_the_only_one", only_one_policy);
     list.users("proxy::r01_no_descriptor_is_left", no_descriptors);
+    list.users("proxy::r11_no_client_sends_a_descriptor", no_client_sends);
     list.once("proxy::r02_p19_slow_peers_in_flat_memory", slow_peers);
     list.once("proxy::l08_thousands_of_heads_in_little_memory", unfinished_heads);
 }
@@ -179,6 +180,16 @@ fn no_descriptors(cx: &Cx) {
     drop(waiting);
     proxy.end();
     beside.end();
+}
+
+/// R11: no client sends the proxy a descriptor, whose close could block it for all of them.
+fn no_client_sends(cx: &Cx) {
+    cx.needs_linux(6, 16);
+    let proxy = Proxy::start(cx, "proxy", &[]);
+    let said = Command::new(cx.dir().join(cx.probe())).arg("pass-to").arg(&proxy.socket).output();
+    assert_eq!(String::from_utf8_lossy(&said.expect("the probe").stdout), "EPERM\n");
+    assert_eq!(proxy.ask("a.example:443"), "403");
+    proxy.end();
 }
 
 /// The number of peers that do not read, do not finish, or do not start.

@@ -25,6 +25,14 @@ pub(crate) fn io_uring() -> ProbeResult {
     Ok("ok".into())
 }
 
+/// Makes a context for asynchronous I/O, of which the machine has a number for all.
+pub(crate) fn io_setup() -> ProbeResult {
+    let mut context = 0_u64;
+    // SAFETY: the kernel fills in a number.
+    check(unsafe { libc::syscall(libc::SYS_io_setup, 1, std::ptr::from_mut(&mut context)) })?;
+    Ok("ok".into())
+}
+
 /// Calls getpid by the i386 entry, which a filter for one architecture would not see.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn i386() -> ProbeResult {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,70 @@ pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> Pro
     thread::sleep(Duration::from_millis(number(millis)?));
     black_box((beside?, again));
     Ok("ok".into())
+}
+
+/// Touches this much in a second thread after the first one has ended, and keeps it for some milliseconds.
+pub(crate) fn hog_thread(megabytes: &str, millis: &str) -> ProbeResult {
+    let (megabytes, millis) = (number::<usize>(megabytes)?, number(millis)?);
+    thread::spawn(move || {
+        // By then the first thread has ended.
+        let first = format!("/proc/self/task/{}/stat", std::process::id());
+        while !std::fs::read_to_string(&first).is_ok_and(|stat| stat.contains(") Z ")) {
+            thread::yield_now();
+        }
+        let kept = vec![1_u8; megabytes * MEGABYTE];
+        thread::sleep(Duration::from_millis(millis));
+        black_box(kept);
+        println!("ok");
+        std::process::exit(0);
+    });
+    // SAFETY: ends this thread alone; what it has borrowed stays as it is.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("exit(2) does not return")
+}
+
+/// Writes this much into a memory file that only a thread with descriptors of its own has open.
+pub(crate) fn hog_thread_memfd(megabytes: &str, millis: &str) -> ProbeResult {
+    let (megabytes, millis) = (megabytes.to_owned(), millis.to_owned());
+    let holder = thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES)?;
+        hog_memfd(&megabytes, "0", &millis)
+    });
+    holder.join().map_err(|_| io::Error::other("the thread"))?
+}
+
+/// Makes empty files until the kernel refuses, prints their number, and keeps them for some milliseconds.
+pub(crate) fn empty_files(place: &str, most: &str, millis: &str) -> ProbeResult {
+    let mut made = 0;
+    let refused = loop {
+        if made == number::<u32>(most)? {
+            break "nothing".to_owned();
+        }
+        match nix::sys::stat::mknod(
+            format!("{place}/{made}").as_str(),
+            nix::sys::stat::SFlag::S_IFREG,
+            nix::sys::stat::Mode::S_IRUSR,
+            0,
+        ) {
+            Ok(()) => made += 1,
+            Err(errno) => break format!("{errno:?}"),
+        }
+    };
+    thread::sleep(Duration::from_millis(number(millis)?));
+    Ok(format!("{made}, then {refused}"))
+}
+
+/// Opens this many terminals, or as many as the kernel gives, and prints the number.
+pub(crate) fn terminals(most: &str) -> ProbeResult {
+    let open = |_: u32| File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx");
+    let mut kept = Vec::new();
+    for terminal in (0..number(most)?).map(open) {
+        match terminal {
+            Ok(terminal) => kept.push(terminal),
+            Err(error) => return Ok(format!("{}, then {}", kept.len(), crate::name_of(&error))),
+        }
+    }
+    Ok(format!("all {most}"))
 }
 
 /// Writes this much into a memory file that is also mapped and touched, as garbage collectors and browsers do.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
@@ -50,6 +51,14 @@ pub(crate) fn pass() -> ProbeResult {
     let (from, _to) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty())?;
     let part = [ControlMessage::ScmRights(&[0])];
     sendmsg::<()>(from.as_raw_fd(), &[IoSlice::new(b"x")], &part, MsgFlags::empty(), None)?;
+    Ok("ok".into())
+}
+
+/// Sends a descriptor to the listener of a Unix socket.
+pub(crate) fn pass_to(path: &str) -> ProbeResult {
+    let stream = UnixStream::connect(path)?;
+    let part = [ControlMessage::ScmRights(&[0])];
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(b"x")], &part, MsgFlags::empty(), None)?;
     Ok("ok".into())
 }
 

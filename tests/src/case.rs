@@ -314,6 +314,15 @@ impl Cx {
         }
     }
 
+    /// Gives up on an older kernel.
+    pub fn needs_linux(&self, major: u32, minor: u32) {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+        let mut parts = release.split(['.', '-', '\n']).map(|part| part.parse().unwrap_or(0));
+        if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < (major, minor) {
+            self.cannot(&format!("Linux {} is older than {major}.{minor}", release.trim()));
+        }
+    }
+
     /// Gives up on a trial that this machine cannot run. Under `E2E_STRICT=1` this is a failure.
     pub fn cannot(&self, reason: &str) -> ! {
         panic::panic_any(Cannot(reason.to_string()))

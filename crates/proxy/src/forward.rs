@@ -17,6 +17,7 @@ use crate::connect::unread_reply;
 use crate::context::Entry;
 use crate::limits::{self, ProxyLimits};
 use crate::reply::Refusal;
+use crate::rights::connect_unix;
 use crate::room::Capacity;
 use crate::server::{Listener, ServeReport, Service, accept};
 use crate::stream::Stream;
@@ -153,7 +154,7 @@ impl Service for Forward {
 async fn connect(to: &Path, by: Instant) -> io::Result<UnixStream> {
     let asking = async {
         loop {
-            match UnixStream::connect(to).await {
+            match connect_unix(to).await {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     tokio::time::sleep(limits::ACCEPT_BACKOFF.0).await;
                 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connect;
 use crate::context::{Context, Entry};
 use crate::limits::{self};
+use crate::rights::refuse_descriptors;
 use crate::room::Capacity;
 use crate::stream::Stream;
 use crate::tally::Tally;
@@ -27,7 +28,11 @@ pub enum Listener {
 
 impl Listener {
     /// Takes a Unix listener over, and makes it non-blocking. Call it inside a runtime.
+    ///
+    /// From here on nobody can send a descriptor to a new connection, if the kernel can refuse them. For an earlier connection, make the
+    /// listener with [`listen_unix`](crate::listen_unix).
     pub fn unix(listener: std::os::unix::net::UnixListener) -> io::Result<Self> {
+        refuse_descriptors(&listener)?;
         listener.set_nonblocking(true)?;
         tokio::net::UnixListener::from_std(listener).map(Self::Unix)
     }

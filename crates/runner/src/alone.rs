@@ -7,12 +7,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fs, io};
 
 use exeat_compose::FileState;
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Limits, Policy};
-use exeat_proxy::{ConnectionSummary, Context, Entry, Listener, ServeReport, UpstreamProxy, serve};
+use exeat_proxy::{ConnectionSummary, Context, Entry, Listener, UpstreamProxy, listen_unix, serve};
 use exeat_record::ledger::Head;
 use exeat_record::place::{remove_empty, store_reloaded};
 use exeat_record::{
@@ -20,7 +21,6 @@ use exeat_record::{
 };
 use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
 use nix::sys::signal::Signal;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
@@ -30,6 +30,7 @@ use crate::reload::{LoadPolicy, Reloaded, Reloader};
 use crate::request::AuditTo;
 use crate::run::record::{OpenRecord, Record, keep_record, turned_away_note};
 use crate::run::survive_file_limit;
+use crate::serving::{BLOCKED, ServingThread};
 use crate::signals::Signals;
 use crate::signing::{Signing, state_place};
 use crate::{caller, upstream};
@@ -142,7 +143,8 @@ fn check_places(request: &ProxyRequest) -> Result<(), Error> {
 async fn serve_here(request: ProxyRequest, room: u64) -> Result<ProxyOutcome, Error> {
     let signals = Signals::ending().map_err(prepare("the signal handlers"))?;
     // A place that is taken or a thread that cannot start must not leave a record, so both come first.
-    let Listening { entries, shown, files } = Listening::open(&request)?;
+    let mut serving = ServingThread::start().map_err(prepare("the proxy's thread"))?;
+    let Listening { entries, shown, files } = serving.open(|| Listening::open(&request))?;
     let start = run_start(&request);
     let reloader =
         Reloader::start(request.load, request.inspected).map_err(prepare("the watch on the policy"))?;
@@ -165,13 +167,16 @@ async fn serve_here(request: ProxyRequest, room: u64) -> Result<ProxyOutcome, Er
     })?;
 
     let context = Context::new(request.policy, log.clone(), run);
-    let context =
-        context.with_limits(proxy_limits(&request.limits, room, false)).with_upstream(request.upstream);
-    let context = Arc::new(context);
+    let limits = proxy_limits(&request.limits, room, false);
+    let drain = limits.drain;
+    let context = Arc::new(context.with_limits(limits).with_upstream(request.upstream));
     let stop = CancellationToken::new();
-    let mut tasks = JoinSet::new();
     for (listener, entry) in entries {
-        tasks.spawn(serve(listener, entry, Arc::clone(&context), stop.clone()));
+        let served = serve(listener, entry, Arc::clone(&context), stop.clone());
+        serving.spawn(async move {
+            let report = served.await;
+            tracing::debug!(?report, "the proxy has stopped");
+        });
     }
     (request.on_ready)(&shown, audit.as_deref());
     let service = Service {
@@ -182,7 +187,7 @@ async fn serve_here(request: ProxyRequest, room: u64) -> Result<ProxyOutcome, Er
         sync: request.audit_sync,
         on_reload: &request.on_reload,
     };
-    keep_record(&log, service.run(tasks, signals, reloader, files)).await;
+    let has_ended = keep_record(&log, service.run((serving, drain), signals, reloader, files)).await;
     let summary = context.summary();
     if let Some(note) = turned_away_note(&summary) {
         // The log itself stops the run if it cannot write, and the next line reports that.
@@ -199,7 +204,8 @@ async fn serve_here(request: ProxyRequest, room: u64) -> Result<ProxyOutcome, Er
     };
     log.write(Event::RunEnd(end)).map_err(Error::Log)?;
     let (ledger, unlisted) = listed.end(&log, Cause::Stopped);
-    Ok(ProxyOutcome { summary, ledger, notes: unlisted.into_iter().collect() })
+    let notes = unlisted.into_iter().chain((!has_ended).then(|| BLOCKED.to_owned()));
+    Ok(ProxyOutcome { summary, ledger, notes: notes.collect() })
 }
 
 /// Describes the proxy for the first line of its record.
@@ -258,38 +264,38 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
-    /// Serves until a signal and the drain after it, and takes each new policy until the signal.
+    /// Serves until a signal and the drain after it, and takes each new policy until the signal. Returns whether the proxy ended in time.
     async fn run(
         &self,
-        tasks: JoinSet<ServeReport>,
+        (mut serving, drain): (ServingThread, Duration),
         mut signals: Signals,
         mut reloader: Reloader,
         mut files: Vec<SocketFile>,
-    ) {
-        let serving = tasks.join_all();
-        tokio::pin!(serving);
+    ) -> bool {
         loop {
             let done = tokio::select! {
                 signal = signals.next() => match signal {
                     Signal::SIGHUP if reloader.ask() => continue,
                     Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
-                    _ => {
-                        if self.stop.is_cancelled() {
-                            self.context.cut(); // a second signal does not wait for the drain
-                        }
-                        // While the listeners are open: from here on the names are free for a successor.
-                        files.clear();
-                        self.stop.cancel();
-                        continue;
-                    }
+                    _ => break,
                 },
-                done = reloader.next(), if !self.stop.is_cancelled() => done,
-                report = &mut serving => {
-                    tracing::debug!(?report, "the proxy has stopped");
-                    break;
-                }
+                done = reloader.next() => done,
+                () = serving.finished() => break,
             };
             self.take_policy(done);
+        }
+        // While the listeners are open: from here on the names are free for a successor.
+        files.clear();
+        self.stop.cancel();
+        let ended = serving.end(drain);
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                signal = signals.next() => if signal != Signal::SIGHUP {
+                    self.context.cut(); // a second signal does not wait for the drain
+                },
+                ended = &mut ended => return ended,
+            }
         }
     }
 
@@ -342,7 +348,7 @@ fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), E
     let failed = |source| Error::Listen { place: shown.clone(), source };
     match place {
         Listen::Unix(path) => {
-            let (listener, file) = listen_unix(path).map_err(failed)?;
+            let (listener, file) = listen_for_caller(path).map_err(failed)?;
             Ok((Listener::unix(listener).map_err(failed)?, shown.clone(), Some(file)))
         }
         Listen::Tcp(address) => {
@@ -355,13 +361,13 @@ fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), E
 }
 
 /// Binds a Unix socket for the caller alone. The second value removes its file.
-fn listen_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+fn listen_for_caller(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let path = &LinkRule::from_env().place(path)?;
     let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
-    let bound = match UnixListener::bind(path) {
+    let bound = match listen_unix(path) {
         // The socket of a killed proxy stays, and nobody answers there.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_dead_socket(path) => {
-            fs::remove_file(path).and_then(|()| UnixListener::bind(path))
+            fs::remove_file(path).and_then(|()| listen_unix(path))
         }
         other => other,
     };

@@ -74,6 +74,7 @@ mod remedy;
 pub mod request;
 mod result;
 mod run;
+mod serving;
 mod signals;
 mod signing;
 mod stage;

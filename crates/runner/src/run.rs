@@ -1,6 +1,6 @@
 //! Executes one run, from the plan to the outcome.
 //!
-//! Uses two threads: this one serves the proxy and handles requests; the other makes the sandbox and waits for it, which blocks.
+//! Uses three threads: this one handles requests and limits; one serves the proxy; one makes the sandbox and waits for it, which blocks.
 //! [`Within`] holds everything that a run does to its own process.
 
 use std::cell::Cell;
@@ -28,7 +28,6 @@ use exeat_sandbox::{Bridge, Identity, Launch, Staging, descriptor_limit, raise_d
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +40,7 @@ use crate::ledger::{Listed, RunLedger, begin};
 use crate::limits;
 use crate::output::{Copies, Meter};
 use crate::plan::Plan;
+use crate::serving::{BLOCKED, ServingThread};
 use crate::signals::{RunRequest, RunRequests, Signals};
 use crate::staged::Staged;
 use crate::terminal::{Terminal, refuse_reads};
@@ -334,7 +334,7 @@ impl Run<'_> {
             room,
             NetworkNeeds::from_plan(self.plan).has_gateway(),
         );
-        let own_streams = streams.own;
+        let (drain, own_streams) = (limits.drain, streams.own);
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let Offered { bridge, handle, mut network } = sandbox.offered(&mut asks).await?;
         self.plan.choice.remember();
@@ -361,40 +361,41 @@ impl Run<'_> {
         drop(dir);
 
         let stop = CancellationToken::new();
-        let mut tasks = JoinSet::new();
+        let mut serving = ServingThread::start().map_err(prepare("the proxy's thread"))?;
         let (http, socks5, lifelines) = match bridge {
             Bridge::Handoff { http, socks5 } => {
-                (Listener::tcp(http), socks5.map(Listener::tcp), [None, None])
+                serving.open(|| (Listener::tcp(http), socks5.map(Listener::tcp), [None, None]))
             }
-            Bridge::Relay { listener, lifeline, socks5: second } => {
-                (Listener::unix(listener), socks5.map(Listener::unix), [Some(lifeline), second])
-            }
+            Bridge::Relay { listener, lifeline, socks5: second } => serving
+                .open(|| (Listener::unix(listener), socks5.map(Listener::unix), [Some(lifeline), second])),
         };
         let http = http.map_err(prepare("the bridge's listener"))?;
         let socks5 = socks5.transpose().map_err(prepare("the bridge's listener"))?;
         let over = CancellationToken::new();
         for lifeline in lifelines.into_iter().flatten() {
             let watch = watch_relay(lifeline, handle.clone(), self.log.clone(), over.clone());
-            tasks.spawn(async move { drop(watch.await) });
+            serving.spawn(async move { drop(watch.await) });
         }
         let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
         let forwards = mem::take(&mut exits.forwards).into_iter().map(|(listener, target)| {
             let listener = Listener::tcp(listener).map_err(prepare("the listener of a host port"))?;
             Ok((listener, Entry::Forward(target)))
         });
-        let forwards = forwards.collect::<Result<Vec<_>, Error>>()?;
+        let forwards = serving.open(|| forwards.collect::<Result<Vec<_>, Error>>())?;
         for (listener, entry) in entries.into_iter().flatten().chain(forwards) {
-            let serving = server.clone().serve(listener, entry.clone(), stop.clone());
-            tasks.spawn(async move {
-                let report = serving.await;
+            let served = server.clone().serve(listener, entry.clone(), stop.clone());
+            serving.spawn(async move {
+                let report = served.await;
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
             });
         }
         let has_gateway = exits.has_gateway();
-        if let Server::Own(context) = &server
-            && let Some(gateway) = exits.gateway(context).await.map_err(prepare("the gateway's sockets"))?
-        {
-            tasks.spawn(gateway.serve(stop.clone()));
+        if let Server::Own(context) = &server {
+            let context = Arc::clone(context);
+            let gateway = serving.run(async move { exits.gateway(&context).await }).await;
+            if let Some(gateway) = gateway.map_err(prepare("the gateway's sockets"))? {
+                serving.spawn(gateway.serve(stop.clone()));
+            }
         }
 
         let on_start = || {
@@ -411,12 +412,11 @@ impl Run<'_> {
             .await;
         over.cancel();
         stop.cancel();
-        // The server drains for a bounded time.
-        while tasks.join_next().await.is_some() {}
+        let blocked = (!serving.end(drain).await).then(|| BLOCKED.to_owned());
         thread.join();
         let over = ended?;
         let (summary, through) = server.summary();
-        Ok(Done { over, no_gateway, summary, through })
+        Ok(Done { over, no_gateway, blocked, summary, through })
     }
 
     /// Starts the thread that owns the sandbox.

@@ -21,6 +21,10 @@ use crate::sys;
 /// Bytes read of a process's `status` or `smaps_rollup`: the line of supplementary groups can be long.
 const FILE: u64 = 256 << 10;
 
+/// Bytes of kernel memory that a file in memory takes beside its contents: an inode and a name (about 720 and 190 bytes on Linux 6.18,
+/// slabinfo(5)).
+const FILE_BYTES: u64 = 1024;
+
 /// A sandbox opened for measurements. Dropping it releases the sandbox's file systems.
 #[derive(Debug)]
 pub struct Meter {
@@ -38,7 +42,7 @@ pub struct Meter {
 #[derive(Debug, Default)]
 pub struct Usage {
     processes: Vec<Process>,
-    /// Bytes in file systems in memory.
+    /// Bytes in file systems in memory, with the files themselves.
     stored: u64,
 }
 
@@ -46,6 +50,8 @@ pub struct Usage {
 struct Process {
     /// Pid in the sandbox's pid namespace.
     pid: i32,
+    /// A thread that lives: the first one may have ended before the others, and then has no memory (`exit_mm`, kernel/exit.c).
+    thread: i32,
     parent: i32,
     tasks: u64,
     /// In bytes: anonymous memory, resident or swapped out; resident shared memory; and the size of the address space.
@@ -82,7 +88,10 @@ impl Meter {
         for pid in self.pids()? {
             // A process that has ended since uses nothing.
             if let Some(text) = self.read(pid, "status")? {
-                usage.processes.push(Process::parse(pid, &text));
+                let process = Process::parse(pid, &text);
+                let has_others = process.size == 0 && process.tasks > 1;
+                let by_another = if has_others { self.by_another_thread(pid)? } else { None };
+                usage.processes.push(by_another.unwrap_or(process));
             }
         }
         for place in &self.tmpfs {
@@ -90,10 +99,53 @@ impl Meter {
             if found.filesystem_type() == TMPFS_MAGIC {
                 let used = found.blocks().saturating_sub(found.blocks_free());
                 let block = u64::try_from(found.block_size()).unwrap_or(0);
-                usage.stored = usage.stored.saturating_add(used.saturating_mul(block));
+                let files = found.files().saturating_sub(found.files_free());
+                let bytes = used.saturating_mul(block).saturating_add(files.saturating_mul(FILE_BYTES));
+                usage.stored = usage.stored.saturating_add(bytes);
             }
         }
         Ok(usage)
+    }
+
+    /// Measures a process by one of its threads that lives. `/proc` has a directory for each, and does not list it (`proc_pid_lookup`,
+    /// fs/proc/base.c).
+    fn by_another_thread(&self, pid: i32) -> io::Result<Option<Process>> {
+        for thread in self.threads(pid)? {
+            let found = self.read(thread, "status")?.map(|text| Process::parse(pid, &text));
+            if let Some(process) = found.filter(|process| process.size > 0) {
+                return Ok(Some(Process { thread, ..process }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lists the threads of a process by their pids in the sandbox, in ascending order; none if it has ended.
+    pub(crate) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
+        let place = format!("{pid}/task");
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut tasks = match Dir::openat(&self.proc, place.as_str(), flags, Mode::empty()) {
+            Ok(tasks) => tasks,
+            Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno.into()),
+        };
+        // A process that ends while it is read has no further threads.
+        let mut threads: Vec<i32> =
+            tasks.iter().map_while(Result::ok).filter_map(|it| number_of(&it)).collect();
+        threads.sort_unstable();
+        Ok(threads)
+    }
+
+    /// Whether two threads of the sandbox surely share their descriptors (kcmp(2)).
+    pub(crate) fn share_descriptors(&self, one: i32, other: i32) -> bool {
+        let on_host = |thread| sys::pid_here(self.pids.as_fd(), thread).ok();
+        on_host(one).zip(on_host(other)).is_some_and(|(one, other)| sys::share_descriptors(one, other))
+    }
+
+    /// Returns how many threads a process has; 1 if it has ended.
+    pub(crate) fn count_threads(&self, pid: i32) -> u64 {
+        // A directory has two links and one for each directory in it, here each thread.
+        let threads = fstatat(&self.proc, format!("{pid}/task").as_str(), AtFlags::empty());
+        threads.map_or(1, |task| links(&task).saturating_sub(2).max(1))
     }
 
     /// Whether the sandbox has more processes and threads than `most`. Stops counting there, and takes a hundredth of the time of
@@ -106,10 +158,7 @@ impl Meter {
         for entry in self.entries()?.iter() {
             let entry = entry?;
             let Some(pid) = number_of(&entry) else { continue };
-            // A directory has two links and one for each directory in it, here each thread. A process that ends now counts as 1.
-            let threads = fstatat(&self.proc, format!("{pid}/task").as_str(), AtFlags::empty());
-            let threads = threads.map_or(1, |task| links(&task).saturating_sub(2).max(1));
-            tasks = tasks.saturating_add(threads);
+            tasks = tasks.saturating_add(self.count_threads(pid));
             if tasks > most {
                 return Ok(true);
             }
@@ -131,13 +180,13 @@ impl Meter {
             }
             // Between vfork(2) and execve(2) a child runs in its parent's memory.
             let twin = usage.processes.iter().find(|other| other.may_lend_to(process));
-            let on_host = |process: &Process| self.on_host(process.pid, || by <= Instant::now());
+            let on_host = |process: &Process| self.on_host(process.thread, || by <= Instant::now());
             let pair = twin.and_then(|parent| on_host(parent).zip(on_host(process)));
             let lent = pair.is_some_and(|(parent, child)| sys::share_memory(parent, child));
             if lent {
                 continue;
             }
-            let part = if Instant::now() < by { self.share_of(process.pid)? } else { None };
+            let part = if Instant::now() < by { self.share_of(process.thread)? } else { None };
             let (its_anonymous, its_shared) = part.unwrap_or((process.anonymous, process.shared));
             anonymous = anonymous.saturating_add(its_anonymous);
             shared = shared.saturating_add(its_shared);
@@ -145,7 +194,7 @@ impl Meter {
         Ok(usage.stored.saturating_add(anonymous).saturating_add(shared.max(files)))
     }
 
-    /// Returns a process's proportional shares of anonymous and shared memory: 0 if it has ended, `None` if the kernel does not
+    /// Returns a process's proportional shares of anonymous and shared memory, as one of its threads has them: 0 if it has ended, `None` if the kernel does not
     /// report them.
     fn share_of(&self, pid: i32) -> io::Result<Option<(u64, u64)>> {
         let Some(text) = self.read(pid, "smaps_rollup")? else { return Ok(Some((0, 0))) };
@@ -236,6 +285,7 @@ impl Process {
         let number = |name| field(status, name);
         Self {
             pid,
+            thread: pid,
             parent: number("PPid:").and_then(|parent| i32::try_from(parent).ok()).unwrap_or(0),
             tasks: number("Threads:").unwrap_or(1),
             // A zombie has no memory lines.

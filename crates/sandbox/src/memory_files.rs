@@ -17,6 +17,9 @@ use crate::sys;
 /// Most memory files to remember. A stage with more cannot be measured and is stopped.
 const MOST: usize = 1 << 16;
 
+/// Descriptors, and threads, between two checks of the clock.
+const EACH: usize = 64;
+
 /// The memory files of a sandbox's processes, each counted once. A scan ends at its deadline and the next one continues from there,
 /// so that a stage cannot hide a file among many descriptors.
 #[derive(Debug)]
@@ -27,8 +30,8 @@ pub struct MemoryFiles {
     found: HashMap<u64, (u64, u64)>,
     /// Number of rounds begun over all processes.
     round: u64,
-    /// The process and the descriptor to scan next.
-    next: (i32, i32),
+    /// The process, its thread and the descriptor to scan next.
+    next: (i32, i32, i32),
 }
 
 impl MemoryFiles {
@@ -38,7 +41,7 @@ impl MemoryFiles {
     /// Returns the error of memfd_create(2) or fstat(2).
     pub fn new() -> io::Result<Self> {
         let device = fstat(sys::file_of(b"")?)?.st_dev;
-        Ok(Self { device, found: HashMap::new(), round: 1, next: (0, 0) })
+        Ok(Self { device, found: HashMap::new(), round: 1, next: (0, 0, 0) })
     }
 
     /// Returns the most bytes that memory files can have on this machine: all of its shared memory (`Shmem`, proc_meminfo(5)). Reads
@@ -59,12 +62,12 @@ impl MemoryFiles {
     pub fn bytes(&mut self, meter: &Meter, by: Instant) -> io::Result<u64> {
         let mut pids = meter.pids()?;
         pids.sort_unstable();
-        let (first, from) = self.next;
+        let (first, thread, from) = self.next;
         for pid in pids.into_iter().filter(|pid| *pid >= first) {
-            // The descriptor number is only meaningful for that process.
-            let start = if pid == first { from } else { 0 };
-            if let Some(next) = self.scan_process(meter, pid, start, by)? {
-                self.next = (pid, next);
+            // The thread and the descriptor number are only meaningful for that process.
+            let start = if pid == first { (thread, from) } else { (0, 0) };
+            if let Some((thread, descriptor)) = self.scan_process(meter, pid, start, by)? {
+                self.next = (pid, thread, descriptor);
                 return Ok(self.sum());
             }
         }
@@ -72,15 +75,45 @@ impl MemoryFiles {
         let round = self.round;
         self.found.retain(|_, (_, last)| *last == round);
         self.round += 1;
-        self.next = (0, 0);
+        self.next = (0, 0, 0);
         Ok(self.sum())
     }
 
-    /// Scans one process's descriptors from `from` on. Returns the next descriptor if the time ends before the last one.
-    fn scan_process(&mut self, meter: &Meter, pid: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
-        /// Descriptors between two checks of the clock.
-        const EACH: usize = 64;
-        let place = format!("{pid}/fd");
+    /// Scans one process's descriptors from a thread and descriptor on. Returns where to go on if the time ends before that.
+    fn scan_process(
+        &mut self,
+        meter: &Meter,
+        pid: i32,
+        (thread, from): (i32, i32),
+        by: Instant,
+    ) -> io::Result<Option<(i32, i32)>> {
+        // Only a thread of several may have descriptors of its own (CLONE_FILES, unshare(2)).
+        let threads = if meter.count_threads(pid) > 1 { meter.threads(pid)? } else { vec![pid] };
+        let mut scanned: Option<i32> = None;
+        for (count, next) in threads.into_iter().filter(|next| *next >= thread).enumerate() {
+            // Each scan compares some threads, so that a round ends at some point.
+            if count > 0 && count % EACH == 0 && Instant::now() >= by {
+                return Ok(Some((next, 0)));
+            }
+            // Usually all threads share those of the first one.
+            if next != pid
+                && (meter.share_descriptors(next, pid)
+                    || scanned.is_some_and(|last| meter.share_descriptors(next, last)))
+            {
+                continue;
+            }
+            let start = if next == thread { from } else { 0 };
+            if let Some(descriptor) = self.scan_table(meter, next, start, by)? {
+                return Ok(Some((next, descriptor)));
+            }
+            scanned = Some(next);
+        }
+        Ok(None)
+    }
+
+    /// Scans one thread's descriptors from `from` on. Returns the next descriptor if the time ends before the last one.
+    fn scan_table(&mut self, meter: &Meter, thread: i32, from: i32, by: Instant) -> io::Result<Option<i32>> {
+        let place = format!("{thread}/fd");
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut descriptors = match Dir::openat(meter.proc(), place.as_str(), flags, Mode::empty()) {
             Ok(descriptors) => descriptors,

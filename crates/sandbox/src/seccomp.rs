@@ -134,9 +134,11 @@ const TRACING: &[Call] =
 
 /// Calls refused with ENOSYS, so that callers fall back. clone3 and openat2 hide flags and mode behind a pointer (glibc then uses
 /// clone), and io_uring acts without the system calls that a filter sees. The memory of memfd_secret counts as that of mapped files,
-/// which the limit of memory leaves out.
+/// which the limit of memory leaves out. The machine has one number of contexts for asynchronous I/O (fs.aio-max-nr), which one process
+/// could use up for all programs (io_setup(2)).
 const MISSING: &[Call] = calls![
     libc::SYS_clone3,
+    libc::SYS_io_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,

@@ -517,6 +517,13 @@ pub(crate) fn share_memory(one: libc::pid_t, other: libc::pid_t) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
 }
 
+/// Whether two threads share one table of descriptors (kcmp(2)). False if the kernel does not answer.
+pub(crate) fn share_descriptors(one: libc::pid_t, other: libc::pid_t) -> bool {
+    const KCMP_FILES: libc::c_int = 2;
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) == 0 }
+}
+
 /// Returns the kernel's Landlock ABI, or 0 without Landlock (landlock(7)).
 pub(crate) fn landlock_abi() -> u32 {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;

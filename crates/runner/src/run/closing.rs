@@ -142,9 +142,9 @@ impl Closing {
         duration: impl Fn() -> Duration,
     ) -> (Outcome, Option<Signal>) {
         let Self { log, audit, found, uncovered, ledger, record_lost, mut notes } = self;
-        let Done { over, no_gateway, summary, through } = done;
+        let Done { over, no_gateway, blocked, summary, through } = done;
         let SandboxEnd { ended: how, why_not, signal, blind, untold, .. } = over;
-        notes.extend(no_gateway);
+        notes.extend(no_gateway.into_iter().chain(blocked));
         // The stage ran and its code is returned; a note reports an incomplete record.
         notes.extend(record_lost.as_ref().map(|why| format!("the record is incomplete: {why}")));
         notes.extend(record_full(&summary, log.full().as_deref()));

@@ -101,6 +101,8 @@ pub(super) struct Done {
     pub(super) over: SandboxEnd,
     /// A line about a gateway that was not available.
     pub(super) no_gateway: Option<String>,
+    /// A line about a proxy that did not end in time.
+    pub(super) blocked: Option<String>,
     pub(super) summary: ConnectionSummary,
     pub(super) through: Option<OtherProxy>,
 }

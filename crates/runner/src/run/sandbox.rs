@@ -1,4 +1,4 @@
-//! Follows the sandbox of a run from the thread that serves the proxy: waits for its start and its end.
+//! Follows the sandbox of a run from the thread that handles requests: waits for its start and its end.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
