@@ -111,7 +111,8 @@ fn configured(cx: &Cx) {
         let mounted = Mounted::new(cx, on, &at, &parts);
         let make = format!(
             "mkdir -p a/b/c; for r in kept changed; do git init -q a/b/c/$r; git -C a/b/c/$r config alias.x '!touch {0}'; \
-             git -C a/b/c/$r config core.pager ': {0}.of.the.caller.............................'; done",
+             git -C a/b/c/$r config core.pager ': {0}.of.the.caller.............................'; done; \
+             ln a/b/c/kept/.git/config a/b/c/backup",
             mark.display()
         );
         cx.outside(["sh", "-ec", &make]).cwd(&at).run().exits(0);

@@ -1,5 +1,6 @@
 //! Files that exeat puts in the place of others while a run goes on.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -10,8 +11,12 @@ use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::descriptors::{entries, id_of, kind, open_beneath, retry_opened, stat_in};
+use super::descriptors::{FileId, entries, id_of, kind, open_beneath, retry_opened, stat_in};
 use super::{Leftover, Watch, store};
+
+/// Files of one tree that are moved aside because they have such names. A killed exeat leaves one or two, and a stage may make more, which
+/// lead nowhere.
+const DRAFTS: usize = 16;
 
 impl Watch {
     /// Keeps other runs of this user from replacing files until this is dropped.
@@ -98,44 +103,37 @@ impl Watch {
             .map_err(io::Error::from)
     }
 
-    /// Moves aside the names that a killed exeat had given to replaced files, in the directories where something is read-only. By such a
-    /// name a later stage could write to the file.
+    /// Removes the second names that a killed exeat had given to replaced files, in the directories where something is read-only. By such a
+    /// name a later stage could write to the file. The other files with such names are moved aside.
     pub(super) fn settle_replacements(&self) -> Vec<Leftover> {
         // A run that goes on may be replacing a file: then the names are its own.
-        let names: Vec<_> = match self.lock() {
-            Ok(_lock) => {
-                self.list.covered.iter().flat_map(|dir| self.replacements_in(Path::new(dir))).collect()
-            }
+        let drafts: Vec<_> = match self.lock() {
+            Ok(_lock) => self.list.covered.iter().flat_map(|dir| self.remove_twins(Path::new(dir))).collect(),
             Err(_) => Vec::new(),
         };
-        names
-            .iter()
-            .filter(|name| !self.remove_twin(name))
-            .filter_map(|name| self.settle_name(name))
-            .collect()
+        drafts.iter().take(DRAFTS).filter_map(|name| self.settle_name(name)).collect()
     }
 
-    /// Removes a name of a file that also has its own name, next to this one. Returns whether it did.
-    fn remove_twin(&self, name: &Path) -> bool {
-        let id = |name: &Path| self.stat(name).ok().map(|stat| id_of(&stat));
-        let is_beside = |other: &&String| Path::new(other).parent() == name.parent();
-        let mut beside = self.list.read_only.iter().filter(is_beside);
-        let own = id(name);
-        own.is_some()
-            && beside.any(|other| id(Path::new(other)) == own)
-            && self.remove_replaced(name, name.file_name().unwrap_or_default()).is_ok()
-    }
-
-    fn replacements_in(&self, dir: &Path) -> Vec<PathBuf> {
-        let opened = open_beneath(&self.tree, dir);
-        let Ok(opened) = opened else { return Vec::new() };
-        let is_file = |name: &OsString| {
-            store::is_quarantine_name(name)
-                && stat_in(opened.as_fd(), name.as_os_str()).is_ok_and(|stat| kind(&stat) == SFlag::S_IFREG)
-        };
+    /// Removes such names of the files that are read-only in a directory. Returns the other files with such names.
+    fn remove_twins(&self, dir: &Path) -> Vec<PathBuf> {
+        let is_in = |name: &&Path| name.parent() == Some(dir);
+        let own = self.list.read_only.iter().map(Path::new).filter(is_in);
+        let own: HashSet<FileId> = own.filter_map(|name| Some(id_of(&self.stat(name).ok()?))).collect();
+        let Ok(opened) = open_beneath(&self.tree, dir) else { return Vec::new() };
         let listed = retry_opened(opened.as_fd(), || entries(opened.as_fd()));
-        let names = listed.into_iter().flatten().flatten().map(|(name, _)| name).filter(is_file);
-        names.map(|name| dir.join(name)).collect()
+        let names = listed.into_iter().flatten().flatten().map(|(name, _)| name);
+        let mut drafts = Vec::new();
+        for name in names.filter(|name| store::is_quarantine_name(name)) {
+            let Ok(stat) = stat_in(opened.as_fd(), name.as_os_str()) else { continue };
+            let path = dir.join(&name);
+            if own.contains(&id_of(&stat)) && self.remove_replaced(&path, &name).is_ok() {
+                continue;
+            }
+            if kind(&stat) == SFlag::S_IFREG && drafts.len() < DRAFTS {
+                drafts.push(path);
+            }
+        }
+        drafts
     }
 }
 

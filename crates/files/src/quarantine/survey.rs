@@ -177,10 +177,14 @@ impl Watch {
         }
         let is_file = kind(stat) == SFlag::S_IFREG;
         let is_small = u64::try_from(stat.st_size).is_ok_and(|size| size < *bytes);
-        // By a second name it could be written later: the time tells whether that is new.
-        if is_file && is_small && stat.st_nlink == 1 {
+        // By a second name it could be written later. The time tells whether that is new, and otherwise how many there are.
+        let has_times = self.keeps_times_of(stat);
+        if is_file && is_small && (stat.st_nlink == 1 || !has_times) {
             let (mut file, mut hasher) = (open_file(dir, name)?.take(*bytes), self.keys.hasher());
             stat.st_mode.hash(&mut hasher);
+            if stat.st_nlink != 1 {
+                (stat.st_nlink, stat.st_ino).hash(&mut hasher);
+            }
             let mut part = Vec::new();
             while file.by_ref().take(PART).read_to_end(&mut part)? > 0 {
                 part.hash(&mut hasher);
@@ -191,7 +195,7 @@ impl Watch {
                 return Ok(hasher.finish());
             }
         }
-        if is_file && !self.keeps_times_of(stat) {
+        if is_file && !has_times {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(self.keys.hash_one(version(stat)))
