@@ -525,8 +525,9 @@ impl<'a> Builder<'a> {
         }
         // Flags for paths that are not declared only keep the declaration from granting: another flag would not make them useful.
         let binds = self.files.ro.iter().chain(&self.files.rw);
-        let helps = excess.iter().all(|one| one.flag.is_some())
-            && binds.into_iter().all(|bind| !declared.covers(&bind.host));
+        // A flag for the working directory changes what can be written there, whatever is declared.
+        let is_idle = |bind: &Bind| !declared.covers(&bind.host) && clean(&bind.host) != self.facts.cwd;
+        let helps = excess.iter().all(|one| one.flag.is_some()) && binds.into_iter().all(is_idle);
         let idle = if helps { declared.instead.clone() } else { Vec::new() };
         if excess.is_empty() { Ok(()) } else { Err(FileFault::Excess { excess, idle }) }
     }

@@ -500,6 +500,8 @@ fn a_bind_of_the_working_directory_shows_all_of_it_whatever_is_declared() {
             read: Vec::new(),
             write: vec![out.clone()],
             narrow: false,
+            // It takes the right to write, and is not idle.
+            instead: vec!["--ro .".into()],
             ..Declared::default()
         }),
         ..Files::default()
