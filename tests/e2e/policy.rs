@@ -91,6 +91,16 @@ fn effects_are_granted(cx: &Cx) {
     let log = done.record();
     assert_eq!(log.decision(&good)["rule_src"], "effect:NetworkHosts");
     assert_eq!(log.decision(&evil)["verdict"], "deny");
+    // What is declared to be read takes no right to write: not of the same path, and not of the working directory.
+    let read = |path: &Path| json!({"effect": "FsRead", "path": path});
+    let effects = json!([read(cx.dir()), read(&output), {"effect": "FsWrite", "path": output}]).to_string();
+    let script = format!("echo here > here; echo again > {}/f", output.display());
+    sh(cx, &["--effects", &effects], &script).run().exits(0);
+    assert_eq!(fs::read_to_string(output.join("f")).expect("written"), "again\n");
+    sh(cx, &["--effects", &read(cx.dir()).to_string(), "--ro", "."], "echo x > here").run().exits(2);
+    let set = format!("fs.ro=[\"{}\"]", cx.dir().display());
+    sh(cx, &["--effects", &read(cx.dir()).to_string(), "--set", &set], "echo x > here").run().exits(2);
+    assert_eq!(fs::read_to_string(cx.dir().join("here")).expect("written"), "here\n");
     // Undeclared paths are not visible.
     let nothing =
         sh(cx, &["--effects", "[]"], &format!("ls {}; {}", input.display(), status_script(&[&good]))).run();

@@ -247,7 +247,8 @@ fn paths_that_are_missing_are_named_at_once_with_their_places() {
          --rw: there is no `{place}/more` to show writable\n\
          e.json:1: there is no `{place}/a` to show read-only (`FsRead`)\n\
          e.json:2: there is no `{place}/b` to show writable (`FsWrite`)\n  \
-         hint: mkdir -p {place}/out {place}/more {place}/b makes what is to be writable; check what is read-only; or leave them out\n"
+         hint: mkdir -p {place}/b {place}/more {place}/out for a directory, mkdir -p {place} && touch {place}/b {place}/more \
+         {place}/out for a file; check what is read-only; or leave them out\n"
     );
     assert_eq!((code, out.as_str(), said), (2, "", expect));
     let places = |of: &str| -> Vec<(String, Option<u64>)> {
@@ -268,6 +269,14 @@ fn paths_that_are_missing_are_named_at_once_with_their_places() {
         fs::create_dir(home.0.join(missing)).unwrap();
     }
     assert!(home.run(&words).2.contains("nothing shows it"), "the next fault");
+    // An output may be a file: the hint for that makes one.
+    let effects = r#"{"effect": "FsWrite", "path": "~/store/new.csv"}"#;
+    let one = ["run", "--dry-run", "--effects", effects, "--", "true"];
+    let (code, _, said) = home.run(&one);
+    let hint = said.split_once("for a directory, ").and_then(|(_, rest)| rest.split_once(" for a file"));
+    let (make, _) = hint.unwrap_or_else(|| panic!("{code}: {said}"));
+    assert!(home.command("sh").args(["-c", make]).status().unwrap().success(), "{make}");
+    assert!(home.0.join("store/new.csv").is_file() && home.run(&one).0 == 0, "{make}");
     // A stage that can do without has no fault, also if nothing but its declaration grants.
     fs::remove_dir(home.0.join("b")).unwrap();
     let narrow = ["--set", "effects.on_excess=narrow", "--", "true"];

@@ -279,6 +279,11 @@ fn a_ceiling_that_cannot_be_used_fails_the_doctor() {
     let (exit, out, _) = home.run(&["doctor"]);
     assert!(exit == 1 && out.contains("policy.toml") && out.contains("exit code 2"), "{out}");
     assert!(out.contains("cannot run here") && !out.contains("everything holds"), "{out}");
+    let column = |words: &str| {
+        let line = out.lines().find(|line| line.contains(words));
+        line.and_then(|line| line.find(words)).unwrap_or_else(|| panic!("no {words}: {out}"))
+    };
+    assert_eq!(column("alow = []"), column("^^^^"), "the mark is under the fault: {out}");
     home.file(".config/exeat/policy.toml", "[network]\nallow = []\n");
     let (_, out, _) = home.run(&["doctor"]);
     assert!(out.lines().any(|line| line.starts_with("ok") && line.contains("policy.toml")), "{out}");

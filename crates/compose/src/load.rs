@@ -181,9 +181,9 @@ pub fn compose_for_run<S: Services>(
     let mut sandbox = args.sandbox.or(&said.sandbox);
     sandbox.backend = layers::backend(args.sandbox.backend, said.backend(), &ceilings)?;
     // With grants, the stage gets what is both declared and granted. Without grants, the effects are the grants.
-    let of_files = !args.ro.is_empty() || !args.rw.is_empty();
     said.ro.extend_from_slice(&args.ro);
     said.rw.extend_from_slice(&args.rw);
+    let of_files = !said.ro.is_empty() || !said.rw.is_empty();
     said.mask.extend_from_slice(&args.mask);
     said.host_ports.extend(&args.host_port);
     let declaration_grants = !(granted || of_files);

@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use exeat_files::fault::making_hint;
 use exeat_files::protected::{self, LetThrough};
 use exeat_files::request::{Bind, Bounds, Files, WorkDir};
 use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, WrittenName};
-use exeat_policy::{BackendName, Cache, EffectSet, Home, HostPort, Limits, OnExcess, View, shell_word};
+use exeat_policy::{BackendName, Cache, EffectSet, Home, HostPort, Limits, OnExcess, View};
 
 use crate::declaration::Declaration;
 use crate::fault::{Fault, Position};
@@ -137,17 +138,16 @@ impl Settings {
             Position::new(file, *line, format!("there is no `{}` to show {how}{key}", path.display()))
         });
         let failure = Fault::at_each(named.collect());
-        let written: Vec<_> = missing.iter().filter(|place| place.is_writable).collect();
-        let make: Vec<String> =
-            written.iter().map(|place| shell_word(&place.path.display().to_string())).collect();
-        let make = format!("mkdir -p {}", make.join(" "));
+        let written: Vec<&PathBuf> =
+            missing.iter().filter(|place| place.is_writable).map(|place| &place.path).collect();
+        let make = making_hint(&written);
         let it = if missing.len() == 1 { "it" } else { "them" };
         let first = match (written.len(), missing.len()) {
             (_, 0) => return None,
             (0, 1) => "check the path".to_owned(),
             (0, _) => "check the paths".to_owned(),
             (made, all) if made == all => make,
-            _ => format!("{make} makes what is to be writable; check what is read-only"),
+            _ => format!("{make}; check what is read-only"),
         };
         Some(failure.hint(format!("{first}; or leave {it} out")))
     }

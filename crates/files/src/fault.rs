@@ -1,5 +1,6 @@
 //! Describes why a path of a request cannot be used: the cause, and the fix.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -186,6 +187,17 @@ pub fn excess_hint(excess: &[Excess]) -> Option<String> {
     (!hints.is_empty()).then(|| hints.join("; "))
 }
 
+/// Returns what makes paths that are to be writable and do not exist. Whether they are files is not known.
+#[must_use]
+pub fn making_hint(paths: &[&PathBuf]) -> String {
+    let words = |paths: BTreeSet<&Path>| -> String {
+        paths.iter().map(|path| format!(" {}", shell_word(&path.display().to_string()))).collect()
+    };
+    let all = words(paths.iter().map(|path| path.as_path()).collect());
+    let dirs = words(paths.iter().filter_map(|path| path.parent()).collect());
+    format!("mkdir -p{all} for a directory, mkdir -p{dirs} && touch{all} for a file")
+}
+
 impl FileFault {
     /// Reports why a path cannot be used.
     #[must_use]
@@ -212,7 +224,7 @@ impl FileFault {
             Self::Path { what: PathUse::Writable, path, source }
                 if source.kind() == io::ErrorKind::NotFound =>
             {
-                format!("mkdir -p {}; or leave it out", path.display())
+                format!("{}; or leave it out", making_hint(&[path]))
             }
             // An empty directory instead of an input would pass for one without data.
             Self::Path { what: PathUse::ReadOnly, source, .. }

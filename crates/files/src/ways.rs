@@ -45,11 +45,16 @@ impl Ways {
             true => declared.paths().any(|declared| path.starts_with(declared)),
             false => declared.covers(path),
         };
-        let flags: Vec<_> =
-            paths.clone().filter(|path| !declared.grants && !is_granted(path)).map(flag).collect();
+        // What is in both and is not seen is hidden in there: its own name opens it.
+        let is_hidden = |path: &Path| is_declared(path) && (declared.grants || is_granted(path));
+        let needs_flag = |path: &&Path| !declared.grants && (!is_granted(path) || is_hidden(path));
+        let flags: Vec<_> = paths.clone().filter(needs_flag).map(flag).collect();
         let effect =
             |path: &Path| json!({ "effect": FS_READ, "path": path.display().to_string() }).to_string();
-        let effects: Vec<_> = paths.filter(|path| !is_declared(path)).map(effect).collect();
+        let effects: Vec<_> = paths
+            .filter(|path| !is_declared(path) || (declared.grants && is_hidden(path)))
+            .map(effect)
+            .collect();
         let flags = Some(flags.join(" ")).filter(|flags| !flags.is_empty());
         let effects =
             (!effects.is_empty()).then(|| format!("{} in {}", effects.join(", "), declared.shown()));
@@ -83,5 +88,8 @@ mod tests {
         assert_eq!(ways(&["/b"], Some((&["/b"], false))), format!("--ro /nope/a and {effect}"));
         assert_eq!(ways(&["/nope"], Some((&["/b"], false))), effect);
         assert_eq!(ways(&["/b"], Some((&["/nope"], false))), "--ro /nope/a");
+        // Hidden in a tree that is shown: its own name opens it.
+        assert_eq!(ways(&[], Some((&["/nope"], true))), effect);
+        assert_eq!(ways(&["/nope"], Some((&["/nope"], false))), "--ro /nope/a");
     }
 }

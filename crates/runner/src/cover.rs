@@ -178,16 +178,7 @@ impl Uncovered {
                         that the host replaced could be made read-only again";
             (format!("not watched: {why}"), format!("{line} ({why})"))
         });
-        let over = match &self.over {
-            None => Vec::new(),
-            Some(Ok(changes)) => {
-                changes.iter().map(|change| (change.place().display().to_string(), change.line())).collect()
-            }
-            Some(Err(error)) => {
-                let line = "what is protected could not be protected any more, and the stage was stopped";
-                vec![(error.to_string(), format!("{line}: {error}"))]
-            }
-        };
+        let over = self.over_lines();
         let not_held = self.not_held.iter().map(|path| {
             let line = format!(
                 "`{}` could not be held: git on the host obeyed what the stage made there, until its end",
@@ -203,6 +194,26 @@ impl Uncovered {
             .chain(over)
             .chain(no_remounts)
             .collect()
+    }
+
+    /// Returns such pairs for what ended the stage.
+    fn over_lines(&self) -> Vec<(String, String)> {
+        match &self.over {
+            None => Vec::new(),
+            Some(Ok(changes)) => {
+                changes.iter().map(|change| (change.place().display().to_string(), change.line())).collect()
+            }
+            Some(Err(error)) => {
+                let line = "what is protected could not be protected any more, and the stage was stopped";
+                vec![(error.to_string(), format!("{line}: {error}"))]
+            }
+        }
+    }
+
+    /// Returns why the stage was ended, if the host, or what could not be protected any more, ended it.
+    pub(crate) fn why_over(&self) -> Option<String> {
+        let lines: Vec<_> = self.over_lines().into_iter().map(|(_, line)| line).collect();
+        (!lines.is_empty()).then(|| lines.join("; "))
     }
 
     /// Returns the places inside for which the stage was ended.

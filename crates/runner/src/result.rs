@@ -213,7 +213,11 @@ impl<'a> RunResult<'a> {
             signal_number: ended.signal(),
             stopped_by: ended.stopped_by(),
             code: ended.code(),
-            error: outcome.why_not.as_deref().map(|why| os_words(why).into_owned()),
+            error: outcome
+                .why_not
+                .as_ref()
+                .or(outcome.uncovered_why.as_ref())
+                .map(|why| os_words(why).into_owned()),
             fault: FaultParts::default(),
             record_lost: outcome.record_lost.as_deref().map(os_words),
             duration_ms: u64::try_from(outcome.duration.as_millis()).ok(),

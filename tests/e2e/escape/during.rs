@@ -541,8 +541,14 @@ fn goes_on(cx: &Cx) {
 
 fn stubborn(cx: &Cx) {
     let script = "while :; do echo x >.mcp.json; sleep 0.01; done 2>/dev/null";
-    let done = cx.exeat(["run", "--timeout", "100s", "--", "sh", "-c", script]).run();
-    done.exits(137).says("the stage has made the protected name `.mcp.json` 20 times");
+    let result = cx.home().join("result.json");
+    let words = ["run", "--timeout", "100s", "--result", result.to_str().expect("ASCII")];
+    let done = cx.exeat([&words[..], &["--", "sh", "-c", script]].concat()).run();
+    let why = "the stage has made the protected name `.mcp.json` 20 times";
+    done.exits(137).says(why);
+    let said = fs::read_to_string(&result).expect("a result");
+    assert!(said.contains(r#""cause":"uncovered""#) && said.contains(r#""error":""#), "{said}");
+    assert!(said.contains(why), "the result says why, too: {said}");
     assert!(!cx.dir().join(".mcp.json").exists(), "{done:?}");
 }
 

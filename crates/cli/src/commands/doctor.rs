@@ -65,7 +65,10 @@ fn table(findings: &[StepFinding], paint: Paint) -> String {
         if finding.found == StepOutcome::Absent {
             last = Some(finding);
         }
-        let _ = writeln!(out, "{word}  {:<width$}  {}", finding.step, printable(&os_words(&finding.seen)));
+        // The mark of a fault stands under its words.
+        let seen =
+            printable_lines(&os_words(&finding.seen)).replace('\n', &format!("\n{:1$}", "", width + 9));
+        let _ = writeln!(out, "{word}  {:<width$}  {seen}", finding.step);
         let fix = finding.fix.as_ref().map(|fix| &fix.text);
         let more = [("because", finding.because.as_ref()), ("costs", finding.costs.as_ref()), ("fix", fix)];
         for (name, text) in more {

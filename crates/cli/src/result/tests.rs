@@ -61,6 +61,7 @@ fn outcome(ended: Ended) -> Outcome {
         ledger: Some(exeat_runner::Head { ledger: "1a2b3c4d-00ff".into(), no: 7, sha256: "ab".repeat(32) }),
         found: Leftovers::default(),
         uncovered: Vec::new(),
+        uncovered_why: None,
         record_lost: None,
         duration: Duration::from_millis(1500),
         stage: Some("train".into()),

@@ -104,7 +104,37 @@ impl<'a> Builder<'a> {
             tree.extent = self.bounded(&name, tree.extent.clone(), declared);
             trees.push(tree);
         }
+        if self.declaration_grants() {
+            self.join_declared(&mut trees);
+        }
         Ok(trees)
+    }
+
+    /// Whether the binds are what the stage declares.
+    fn declaration_grants(&self) -> bool {
+        self.files.declared.as_ref().is_some_and(|declared| declared.grants)
+    }
+
+    /// Keeps writable what is declared to be read in a tree that the stage may write. Effects are a union, while a read-only bind of the
+    /// caller's takes the right to write.
+    fn join_declared(&mut self, trees: &mut Vec<Original>) {
+        let writable: Vec<Original> =
+            trees.iter().filter(|tree| tree.rank == Rank::Writable).cloned().collect();
+        trees.retain_mut(|tree| {
+            // The name of something hidden opens it, for reading alone.
+            if tree.rank != Rank::ReadOnly || tree.why != Why::Requested || self.is_masked(&tree.host, None) {
+                return true;
+            }
+            let around = writable.iter().filter(|outer| outer.extent.read.cover(&tree.host));
+            let Some(outer) = around.max_by_key(|outer| outer.host.components().count()) else { return true };
+            let restricts = |it: &Restricting| it.what == PathUse::ReadOnly && it.end.real == tree.host;
+            self.restricting.retain(|it| !restricts(it));
+            let below = tree.host.strip_prefix(&outer.host).unwrap_or(Path::new(""));
+            // A link led there: it has the right to write at that name, too.
+            tree.rank = Rank::Writable;
+            tree.extent.write = outer.extent.write.meet(&tree.extent.read);
+            joined(&outer.at, below) != clean(&tree.at)
+        });
     }
 
     /// The repository of the working directory, as far as it lies elsewhere: its working tree read-only, and the directory that
@@ -122,9 +152,10 @@ impl<'a> Builder<'a> {
             ));
             return Vec::new();
         }
-        let binds = self.files.ro.iter().chain(&self.files.rw);
-        let named: Vec<PathBuf> = binds.map(|bind| clean(&bind.guest)).collect();
-        let is_read_only = self.files.ro.iter().any(|bind| clean(&bind.guest) == cwd.at);
+        // What is declared to be read takes nothing.
+        let ro = if self.declaration_grants() { &[][..] } else { &self.files.ro };
+        let named: Vec<PathBuf> = ro.iter().chain(&self.files.rw).map(|bind| clean(&bind.guest)).collect();
+        let is_read_only = ro.iter().any(|bind| clean(&bind.guest) == cwd.at);
         let may_write = cwd.rank == Rank::Writable && !is_read_only;
         let parts = found.top.into_iter().map(|top| (top, false)).chain([(found.git, may_write)]);
         let mut shown = Vec::new();
@@ -494,8 +525,9 @@ impl<'a> Builder<'a> {
         }
         // Flags for paths that are not declared only keep the declaration from granting: another flag would not make them useful.
         let binds = self.files.ro.iter().chain(&self.files.rw);
-        let helps = excess.iter().all(|one| one.flag.is_some())
-            && binds.into_iter().all(|bind| !declared.covers(&bind.host));
+        // A flag for the working directory changes what can be written there, whatever is declared.
+        let is_idle = |bind: &Bind| !declared.covers(&bind.host) && clean(&bind.host) != self.facts.cwd;
+        let helps = excess.iter().all(|one| one.flag.is_some()) && binds.into_iter().all(is_idle);
         let idle = if helps { declared.instead.clone() } else { Vec::new() };
         if excess.is_empty() { Ok(()) } else { Err(FileFault::Excess { excess, idle }) }
     }

@@ -134,6 +134,15 @@ impl Policy {
         }
         self.review_bounds(&mut findings);
         findings.sort_by_key(|finding| finding.rule.id);
+        // What a declaration grants is a rule of the grants, and one of the declaration.
+        let mut seen = BTreeSet::new();
+        findings.retain(|Remark { rule, lint, by }| match &rule.origin {
+            Origin::Effect { effect } => {
+                let by = by.map(|by| (by.origin.to_string(), &by.text));
+                seen.insert((effect, &rule.text, lint.as_str(), by))
+            }
+            _ => true,
+        });
         findings
     }
 

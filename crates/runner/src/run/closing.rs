@@ -32,6 +32,7 @@ pub(super) struct Closing {
     audit: Option<PathBuf>,
     found: Leftovers,
     uncovered: Vec<PathBuf>,
+    uncovered_why: Option<String>,
     /// The ledger's line about the end of the run.
     ledger: Option<Head>,
     /// The reason that the record is incomplete.
@@ -99,8 +100,9 @@ impl Closing {
             let _ = log.write(Event::Note(note));
             notes.push(line);
         }
+        let uncovered_why = lost.why_over();
         let uncovered = lost.into_places();
-        Self { log, audit, found, uncovered, ledger: None, record_lost: None, notes }
+        Self { log, audit, found, uncovered, uncovered_why, ledger: None, record_lost: None, notes }
     }
 
     /// Writes the end of the run to its record and to its ledger.
@@ -141,7 +143,7 @@ impl Closing {
         done: Done,
         duration: impl Fn() -> Duration,
     ) -> (Outcome, Option<Signal>) {
-        let Self { log, audit, found, uncovered, ledger, record_lost, mut notes } = self;
+        let Self { log, audit, found, uncovered, uncovered_why, ledger, record_lost, mut notes } = self;
         let Done { over, no_gateway, blocked, summary, through } = done;
         let SandboxEnd { ended: how, why_not, signal, blind, untold, .. } = over;
         notes.extend(no_gateway.into_iter().chain(blocked));
@@ -172,6 +174,7 @@ impl Closing {
             ledger,
             found,
             uncovered,
+            uncovered_why,
             record_lost,
             duration: duration(),
             stage: plan.stage,

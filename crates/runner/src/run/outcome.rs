@@ -45,6 +45,8 @@ pub struct Outcome {
     /// With [`Ended::Uncovered`]: places inside that were hidden or read-only until the host replaced or removed them, or mounted over
     /// them.
     pub uncovered: Vec<PathBuf>,
+    /// The reason that the run ended with [`Ended::Uncovered`], in the words of the summary.
+    pub uncovered_why: Option<String>,
     /// The reason that the record is incomplete, if so.
     pub record_lost: Option<String>,
     /// The time from the start of the run to its end.

@@ -500,6 +500,8 @@ fn a_bind_of_the_working_directory_shows_all_of_it_whatever_is_declared() {
             read: Vec::new(),
             write: vec![out.clone()],
             narrow: false,
+            // It takes the right to write, and is not idle.
+            instead: vec!["--ro .".into()],
             ..Declared::default()
         }),
         ..Files::default()
@@ -517,6 +519,46 @@ fn a_bind_of_the_working_directory_shows_all_of_it_whatever_is_declared() {
     let built = scene.build(&minimal, &project, None);
     assert_eq!(built.cwd, project);
     assert!(is_hidden(&built, &project.join("other")) && is_writable(&built, &out.join("f")));
+}
+
+/// Effects are a union: what a stage declares to read stays writable where it may write. A bind of the caller's makes it read-only.
+#[test]
+fn a_declared_read_takes_no_right_to_write() {
+    let scene = make_scene("declared-union");
+    let (project, store) = (scene.project(), scene.root.join("srv"));
+    let files = |read: &[&Path], write: &[&Path], grants| Files {
+        ro: read.iter().map(|path| bind(path)).collect(),
+        rw: write.iter().map(|path| bind(path)).collect(),
+        declared: Some(Declared {
+            read: read.iter().map(PathBuf::from).collect(),
+            write: write.iter().map(PathBuf::from).collect(),
+            grants,
+            ..Declared::default()
+        }),
+        ..Files::default()
+    };
+    // One path twice, and a path in a writable one.
+    let built = scene.build(&files(&[&store, &store.join("a")], &[&store], true), &project, None);
+    assert!(is_writable(&built, &store.join("a/f")) && is_writable(&built, &store.join("f")));
+    let built = scene.build(&files(&[&store], &[&store.join("a")], true), &project, None);
+    assert!(is_writable(&built, &store.join("a/f")) && is_read_only(&built, &store.join("f")));
+    // The working directory, what is in it, and a link to it.
+    let (src, link) = (project.join("src"), scene.home().join("link"));
+    symlink(&project, &link).unwrap();
+    for read in [&project, &src, &link] {
+        let built = scene.build(&files(&[&scene.home(), read], &[], true), &project, None);
+        assert!(is_writable(&built, &src.join("f")), "{}", read.display());
+        assert!(is_writable(&built, &project.join("out/f")), "{}", read.display());
+        let built = scene.build(&files(&[&scene.home(), read], &[], false), &project, None);
+        assert!(is_read_only(&built, &src.join("f")), "{}", read.display());
+    }
+    // The name of something hidden opens it for reading.
+    let masked = Files { mask: vec![src.clone()], ..files(&[&project, &src.join("a")], &[], true) };
+    let built = scene.build(&masked, &project, None);
+    assert!(is_read_only(&built, &src.join("a/f")) && is_hidden(&built, &src.join("f")));
+    let bounds = vec![ceiling(None, Some(&[&project.join("out")]))];
+    let built = scene.build(&Files { bounds, ..files(&[&project], &[], true) }, &project, None);
+    assert!(is_read_only(&built, &src.join("f")) && is_writable(&built, &project.join("out/f")));
 }
 
 /// N9, N16: the work directory is writable, the start, and wins over a bind at its place; nothing else of the host is there.

@@ -210,6 +210,22 @@ fn ignores_a_list_next_to_a_bare_network() {
 }
 
 #[test]
+fn reports_what_a_declaration_grants_once() {
+    let effects = || {
+        let mut effects = PolicyBuilder::new();
+        for rule in ["127.0.0.1:8801", "10.0.0.0/8", "a.example.com", "*.example.com"] {
+            let origin = Origin::Effect { effect: "NetworkHosts".into() };
+            effects.add(rule, Action::Allow, origin, Note::default()).unwrap();
+        }
+        effects
+    };
+    let alone = Layers { grants: effects(), ..Layers::default() }.build();
+    let policy = Layers { grants: effects(), declared: Some(effects()), ..Layers::default() }.build();
+    assert_eq!(found(&policy), found(&alone));
+    assert!(found(&alone).len() >= 4, "{:?}", found(&alone));
+}
+
+#[test]
 fn accepts_wide_rules_in_ceilings() {
     let ceiling = builder(&[("*:*", Note::default()), ("*.github.io", Note::default())]);
     let grants = builder(&[("a.github.io", Note::default())]);
