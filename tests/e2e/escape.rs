@@ -43,7 +43,6 @@ mod kernel_uid;
 mod keyring;
 mod killed_bridge;
 mod killed_supervisor;
-mod late_reads;
 mod let_through;
 mod linked_names;
 mod long_looks;
@@ -124,7 +123,6 @@ pub(crate) fn cases(list: &mut Cases) {
     killed_supervisor::cases(list);
     let_through::cases(list);
     linked_names::cases(list);
-    late_reads::cases(list);
     long_looks::cases(list);
     loopback_ports::cases(list);
     mask_removal::cases(list);

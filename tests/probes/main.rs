@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code, reason = "attacks are raw system calls")]
 
-mod direct;
 mod files;
 mod kernel;
 mod limits;
@@ -97,7 +96,6 @@ fn main() -> ExitCode {
         ["write-memory", pid] => memory::write_memory(pid),
         ["environ", pid] => memory::environ(pid),
 
-        ["plant-late", path, size, count] => direct::plant_late(path, size, count),
         ["write", path] => files::write(path),
         ["read", path] => files::read(path),
         ["create", path] => files::create(path),

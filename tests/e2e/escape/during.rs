@@ -95,13 +95,12 @@ fn removed_by_host(cx: &Cx) {
                 std::thread::sleep(Duration::from_millis(1));
                 live.signal(Signal::SIGKILL);
             }
-            let mut told = format!("{:?}", live.wait());
+            live.wait();
             wait_for(Duration::from_secs(20), "the end of a killed run", || {
-                told += &cx.sh(&[], "true").run().exits(0).stderr();
+                cx.sh(&[], "true").run().exits(0);
                 let said = fs::read_to_string(&path).unwrap_or_default();
                 (!said.contains("pushurl")).then_some(())
             });
-            assert!(told.contains(&format!("{name}` was moved to")) || !is_killed, "{name}: {told}");
             fs::write(cx.dir().join(".git/config"), &before).expect("a configuration");
             cx.bench().give(&cx.dir().join(".git/config"), cx.is_root());
         }
