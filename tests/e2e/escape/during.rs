@@ -92,8 +92,17 @@ fn removed_by_host(cx: &Cx) {
             live.until_prints("ready");
             fs::remove_file(&path).expect("a configuration");
             if is_killed {
-                std::thread::sleep(Duration::from_millis(1));
-                live.signal(Signal::SIGKILL);
+                wait_for(Duration::from_secs(10), "the note of the removal", || {
+                    let journals = fs::read_dir(cx.home().join(".local/state/exeat/live"))
+                        .into_iter()
+                        .flatten()
+                        .flatten();
+                    let mut texts = journals.filter_map(|it| fs::read_to_string(it.path()).ok());
+                    (live.ended() || texts.any(|text| text.contains("Free"))).then_some(())
+                });
+                if !live.ended() {
+                    live.signal(Signal::SIGKILL);
+                }
             }
             live.wait();
             wait_for(Duration::from_secs(20), "the end of a killed run", || {
