@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 
 /// The most bytes that the text of a key has.
 const MAX_KEY: u64 = 16 * 1024;
-/// Milliseconds for which the first bytes of a pipe are waited for.
+/// Milliseconds for which the next bytes of a pipe are waited for.
 const PATIENCE_MS: u16 = 5000;
 
 /// A key that signs. Its private part is never printed.
@@ -282,10 +282,7 @@ impl VerifyingKey {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         let file =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
-        // A pipe may be empty as yet (`--key <(...)`). One without a writer has ended.
-        let wait = PollTimeout::from(PATIENCE_MS);
-        poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], wait).map_err(|errno| at(errno.into()))?;
-        VerifyingKey::read(path, file)
+        VerifyingKey::read(path, Waiting(file))
     }
 
     /// Reads the keys in exeat's own file, which must be a regular one.
@@ -297,11 +294,21 @@ impl VerifyingKey {
         VerifyingKey::read(path, file)
     }
 
-    fn read(path: &Path, file: File) -> Result<Vec<VerifyingKey>, KeyError> {
+    fn read(path: &Path, file: impl Read) -> Result<Vec<VerifyingKey>, KeyError> {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         let mut text = String::new();
         file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
         VerifyingKey::parse_all(&text).map_err(|_| KeyError::NotAVerifyingKeyAt { path: path.to_owned() })
+    }
+}
+
+/// Waits for the bytes of a pipe, which may be empty as yet (`--key <(...)`). One without a writer has ended.
+struct Waiting(File);
+
+impl Read for Waiting {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], PollTimeout::from(PATIENCE_MS))?;
+        self.0.read(bytes)
     }
 }
 

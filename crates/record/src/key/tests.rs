@@ -151,6 +151,7 @@ fn waits_for_a_key_in_a_pipe() {
     let late = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(50));
         writer.write_all(text.as_bytes()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
     });
     let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
     assert_eq!(VerifyingKey::load(Path::new(&path)).unwrap().len(), 1);
