@@ -543,8 +543,7 @@ impl Covers {
         // A program may replace a file repeatedly, and the kernel removes the mount before it reports the rename.
         let (mut renames, mut in_vain) = (0, 0);
         while renames < RENAMES && in_vain < IN_VAIN {
-            let may_stand = |place: PathBuf| self.remounts.as_ref().is_ok_and(|it| it.knows(&place));
-            if !self.missing_places(&text).any(may_stand) {
+            if !self.missing_places(&text).any(|place| self.is_kept(&place)) {
                 break;
             }
             let count = |it: &Self| it.replaced.values().map(|replaced| replaced.sum()).sum::<u64>();
@@ -559,8 +558,7 @@ impl Covers {
             }
         }
         // A mount made here is expected, also one whose event has not been read yet.
-        let is_known = |at: &Path| self.remounts.as_ref().is_ok_and(|remounts| remounts.knows(at));
-        let is_ours = |row: &Row<'_>| row.is_read_only() && is_known(&row.at());
+        let is_ours = |row: &Row<'_>| row.is_read_only() && self.is_kept(&row.at());
         let ours: Vec<_> = rows(&text).filter(is_ours).map(|row| row.id.to_vec()).collect();
         self.known.extend(ours);
         let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));
@@ -568,6 +566,11 @@ impl Covers {
         changes.extend(found);
         self.judged = text;
         Ok(changes)
+    }
+
+    /// Returns whether a place is covered again if its cover is lost.
+    fn is_kept(&self, place: &Path) -> bool {
+        self.remounts.as_ref().is_ok_and(|remounts| remounts.knows(place))
     }
 
     /// Covers again what the host replaced. Returns what is lost.
